@@ -1,6 +1,7 @@
-//! Comments and prose have at most [`WIDTH`] columns, so that two files fit beside each other.
+//! Comments, prose and the code within them have at most [`WIDTH`] columns, so that two files fit
+//! beside each other.
 //!
-//! Tables, headings, diagrams and code within them are as wide as they need to be, and so is a line
+//! Tables, headings, diagrams and printed output are as wide as they need to be, and so is a line
 //! that is one word: a name, or an address.
 //!
 //! Invariant: a file of a kind that is not in [`prefixes`] is not looked at. What is generated has
@@ -39,23 +40,57 @@ pub(crate) fn check(complaints: &mut Vec<String>) {
     }
 }
 
+/// What a line between two fences is.
+#[derive(Clone, Copy, PartialEq)]
+enum Fenced {
+    /// Code, which is wrapped as other code is.
+    Code,
+    /// A diagram, or what a program prints.
+    Shown,
+}
+
+/// What follows a fence with this behind its mark. In Markdown a fence says what it holds; in a
+/// comment of Rust code needs not say so.
+fn fenced(info: &str, is_markdown: bool) -> Fenced {
+    let mut words = info.split([',', ' ']).filter(|word| !word.is_empty());
+    let is_code = if is_markdown {
+        matches!(info, "c" | "python" | "rust")
+    } else {
+        let attributes = ["rust", "no_run", "compile_fail", "should_panic", "ignore"];
+        words.all(|word| attributes.contains(&word) || word.starts_with("edition") || is_error(word))
+    };
+    if is_code { Fenced::Code } else { Fenced::Shown }
+}
+
+/// The number of an error of the compiler, which `compile_fail` may name.
+fn is_error(word: &str) -> bool {
+    word.strip_prefix('E').is_some_and(|number| number.len() == 4 && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Numbers of the lines that are too wide.
 fn wide(text: &str, prefixes: &[&str]) -> Vec<usize> {
-    let mut fenced = false;
+    let is_markdown = prefixes == [""];
+    let mut within = None;
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         let Some(prefix) = prefixes.iter().find(|prefix| trimmed.starts_with(**prefix)) else {
             // A fence that is open at the end of a comment is none.
-            fenced = false;
+            within = None;
             continue;
         };
         let prose = trimmed[prefix.len()..].trim();
-        let is_fence = prose.starts_with("```");
-        fenced ^= is_fence;
+        let fence = prose.strip_prefix("```");
+        if let Some(info) = fence {
+            within = if within.is_none() { Some(fenced(info, is_markdown)) } else { None };
+        }
         // What a reader of Markdown may not wrap: rows, headings, marks for the test that types it.
         let is_whole = ["|", "<!--", "# ", "## ", "### "].iter().any(|start| prose.starts_with(start));
-        let excepted = fenced || is_fence || is_whole || !prose.contains(' ');
+        let excepted = match within {
+            _ if fence.is_some() => true,
+            Some(within) => within == Fenced::Shown,
+            None => is_whole || !prose.contains(' '),
+        };
         if line.chars().count() > WIDTH && !excepted {
             found.push(index + 1);
         }
@@ -78,6 +113,26 @@ mod tests {
         assert_eq!(wide(&markdown, prefixes("a.md").unwrap()), [1, 8]);
         assert_eq!(wide(&format!("# {long}\nx = 1  # {long}\n"), prefixes("a.py").unwrap()), [1]);
         assert!(prefixes("a.lock").is_none());
+    }
+
+    #[test]
+    fn code_between_fences_is_held_to_the_width_and_what_is_printed_is_not() {
+        let long = "word ".repeat(30);
+        let within = |start: &str, name: &str| {
+            let mark = if name == "a.rs" { "    /// " } else { "" };
+            // In code a hidden line is no heading.
+            let text = format!("{mark}```{start}\n{mark}# {long}\n{mark}```\n{mark}{long}\n");
+            wide(&text, prefixes(name).unwrap())
+        };
+        for start in ["", "rust", "no_run", "compile_fail,E0277", "rust, ignore", "edition2024,should_panic"] {
+            assert_eq!(within(start, "a.rs"), [2, 4], "{start}");
+        }
+        for start in ["text", "console", "sh"] {
+            assert_eq!(within(start, "a.rs"), [4], "{start}");
+        }
+        for (start, is_code) in [("c", true), ("python", true), ("rust", true), ("", false), ("console", false)] {
+            assert_eq!(within(start, "a.md"), if is_code { vec![2, 4] } else { vec![4] }, "{start}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ const ALWAYS: &[&str] = &["FORKED", "VERSION"];
 /// what the process itself knows, or wait for its own node's descriptor alone.
 const NEVER: &[(&str, &[&str])] = &[
     ("vmmc_binding_flush", &["VERSION"]),
+    ("vmmc_continuations_add", ALWAYS),
     ("vmmc_job_node_of", ALWAYS),
     ("vmmc_job_state_of", ALWAYS),
     ("vmmc_launched_next_event", &["VERSION"]),
@@ -29,6 +30,7 @@ const BOUNDARY: &[&str] = &["INVALID", "BAD_HANDLE", "INTERNAL"];
 const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_binding", &["Import"]),
     ("vmmc_buffer", &["Buffer"]),
+    ("vmmc_continuations", &["Continuations"]),
     ("vmmc_export", &["Export"]),
     ("vmmc_import", &["Import"]),
     ("vmmc_job", &["Job"]),

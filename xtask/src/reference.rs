@@ -91,6 +91,7 @@ const EXCEPT: &[&str] = &[
     "add peers to",
     "nodes asked by address",
     // How a program's own output shows an object.
+    "<vmmc.Continuations of … transfers>",
     "<vmmc.Job …, rank … of …>",
     "<vmmc.Session process … on node …>",
     "Event(…, ranks=…, number=…, text=…)",

@@ -187,6 +187,12 @@
 #define VMMC_WAIT_WRITABLE 7
 
 /**
+ * For `kind`: a transfer of `continuations` is over: then vmmc_continuations_run() calls what
+ * follows.
+ */
+#define VMMC_WAIT_CONTINUATIONS 8
+
+/**
  * The most things that one vmmc_wait_any() waits for.
  */
 #define VMMC_WAIT_MAX 1024
@@ -481,6 +487,11 @@ typedef struct vmmc_binding vmmc_binding;
 typedef struct vmmc_buffer vmmc_buffer;
 
 /**
+ * Transfers under way, each with a function for its end.
+ */
+typedef struct vmmc_continuations vmmc_continuations;
+
+/**
  * Memory that others may import.
  */
 typedef struct vmmc_export vmmc_export;
@@ -539,6 +550,14 @@ typedef struct vmmc_table vmmc_table;
  * A transfer under way.
  */
 typedef struct vmmc_transfer vmmc_transfer;
+
+/**
+ * Called when a transfer is over, by vmmc_continuations_run() or vmmc_continuations_wait(): with
+ * VMMC_OK and the bytes moved, or with its error and 0. vmmc_error_message() tells the error in
+ * words until the function makes a call that fails. It should not wait, and must not unwind or
+ * jump out.
+ */
+typedef void (*vmmc_continuation)(enum vmmc_status status, uint64_t moved, void *user);
 
 /**
  * Choices for an export.
@@ -1170,7 +1189,7 @@ typedef struct vmmc_stats {
 typedef struct vmmc_wait_for {
     /**
      * VMMC_WAIT_NOTIFICATION, VMMC_WAIT_WORD, VMMC_WAIT_RECORD, VMMC_WAIT_TRANSFER,
-     * VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE.
+     * VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS.
      */
     uint32_t kind;
     /**
@@ -1193,6 +1212,10 @@ typedef struct vmmc_wait_for {
      * VMMC_WAIT_REDIRECTION: the redirection.
      */
     const struct vmmc_redirection *redirection;
+    /**
+     * VMMC_WAIT_CONTINUATIONS: the list.
+     */
+    const struct vmmc_continuations *continuations;
     /**
      * VMMC_WAIT_WORD: place of the word, bytes.
      */
@@ -1286,6 +1309,61 @@ enum vmmc_status vmmc_buffer_read(const struct vmmc_buffer *buffer, uint64_t off
  * Copies bytes in.
  */
 enum vmmc_status vmmc_buffer_write(const struct vmmc_buffer *buffer, uint64_t offset, const void *data, size_t len);
+
+/**
+ * A list of continuations for transfers of this session; empty.
+ *
+ * One thread at a time runs or waits. While it waits others get VMMC_BUSY, and while functions run
+ * others may add.
+ */
+enum vmmc_status vmmc_continuations_create(const struct vmmc_session *session,
+                                           struct vmmc_continuations **continuations);
+
+/**
+ * `function` is to be called, once and with `user`, when the transfer is over. A function of the
+ * list may call this, and what it adds runs in a later call. VMMC_FOREIGN: the transfer is of
+ * another session. VMMC_BUSY: another thread waits for the transfer, or for the list.
+ *
+ * On VMMC_OK the transfer belongs to the list, and its handle is freed; otherwise it is still the
+ * caller's. What it reads and writes stays with it until its function is called.
+ */
+enum vmmc_status vmmc_continuations_add(const struct vmmc_continuations *continuations,
+                                        struct vmmc_transfer *transfer,
+                                        vmmc_continuation function,
+                                        void *user);
+
+/**
+ * Calls the functions of all transfers that are over, in the order in which they were added, and
+ * not of what these add; `ran` is how many. Steps an embedded node; never waits. A look when
+ * nothing has come costs some loads, however many transfers there are.
+ *
+ * Not from a function of the same list, which is VMMC_BUSY.
+ */
+enum vmmc_status vmmc_continuations_run(const struct vmmc_continuations *continuations, size_t *ran);
+
+/**
+ * Waits until a transfer is over, and calls functions as vmmc_continuations_run() does; `ran` is 0
+ * only if there are no transfers. The death of the node is no error here: all transfers are over
+ * then, with one each.
+ *
+ * To wait for other things too, use VMMC_WAIT_CONTINUATIONS with vmmc_wait_any(), and then call
+ * vmmc_continuations_run().
+ */
+enum vmmc_status vmmc_continuations_wait(const struct vmmc_continuations *continuations,
+                                         int64_t timeout_us,
+                                         size_t *ran);
+
+/**
+ * How many transfers are not over, or have not been found so.
+ */
+enum vmmc_status vmmc_continuations_len(const struct vmmc_continuations *continuations, size_t *len);
+
+/**
+ * Frees the list. Functions that have not run do not run any more, so that what their `user`
+ * pointers name is the caller's to free; their transfers end as with vmmc_transfer_free().
+ * VMMC_BUSY from a function of the list itself.
+ */
+enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuations);
 
 /**
  * Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of
@@ -2178,8 +2256,9 @@ enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
  * first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
  * vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
  *
- * Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Leave descriptors open
- * until the call returns. VMMC_BUSY: a call of another thread uses a ring or transfer of the list.
+ * Up to VMMC_WAIT_MAX things stand in the list, and rings, transfers and continuations only once.
+ * Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread uses a ring,
+ * a transfer or continuations of the list.
  */
 enum vmmc_status vmmc_wait_any(const struct vmmc_session *session,
                                const struct vmmc_wait_for *what,

@@ -38,7 +38,7 @@ impl Failure {
 
     /// Keeps the message for the thread; gives the status.
     #[cold]
-    fn keep(self) -> vmmc_status {
+    pub(crate) fn keep(self) -> vmmc_status {
         let text = CString::new(self.message.replace('\0', "?")).unwrap_or_default();
         // A thread that is being taken down has nobody left to read the message.
         let _ = MESSAGE.try_with(|message| message.replace(text));

@@ -6,7 +6,8 @@
 use crate::failure::Failure;
 use crate::slots::{Slots, Use};
 use crate::{
-    binding, buffer, export, import, job, launch, node, notification, pinned, redirection, ring, session, transfer,
+    binding, buffer, continuations, export, import, job, launch, node, notification, pinned, redirection, ring,
+    session, transfer,
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -21,6 +22,7 @@ pub(crate) enum Object {
     Buffer(buffer::Object),
     Binding(binding::Object),
     Transfer(transfer::Object),
+    Continuations(continuations::Object),
     Redirection(redirection::Object),
     Ring(ring::Object),
     Handler(notification::Object),

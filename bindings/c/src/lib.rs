@@ -20,6 +20,7 @@
 
 mod binding;
 mod buffer;
+mod continuations;
 mod export;
 mod failure;
 mod handle;
@@ -44,6 +45,7 @@ mod wait_any;
 
 pub use binding::*;
 pub use buffer::*;
+pub use continuations::*;
 pub use export::*;
 pub use failure::*;
 pub use import::*;

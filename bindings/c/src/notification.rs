@@ -60,10 +60,10 @@ impl From<Notification> for vmmc_notification {
     }
 }
 
-/// The caller's word for what the handler gets.
-struct User(*mut c_void);
+/// The caller's word for what its function gets.
+pub(crate) struct User(pub(crate) *mut c_void);
 // SAFETY: the caller gives it to a handler that runs on a thread of the library, and says so by
-// calling `on_notification`.
+// calling `on_notification`; or to a continuation, which runs in the thread that runs them.
 unsafe impl Send for User {}
 
 /// The handler as Rust has it.

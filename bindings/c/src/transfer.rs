@@ -11,20 +11,24 @@ use crate::pinned::TableUser;
 use crate::source::{sources, targets, vmmc_source, vmmc_target};
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::wait::within;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use vmmc::{Gather, Transfer, TransferError};
 
 /// A transfer under way.
 pub struct vmmc_transfer(());
 
-/// A transfer is waited for by one thread at a time.
-pub(crate) struct Object(Mutex<UnderWay>);
+/// A transfer is waited for by one thread at a time; none once it was given to continuations.
+pub(crate) struct Object(Mutex<Option<UnderWay>>);
 handle!(vmmc_transfer, Transfer, Object, "transfer");
+
+/// A transfer in use by a call.
+pub(crate) struct InUse<'a>(MutexGuard<'a, Option<UnderWay>>);
 
 pub(crate) struct UnderWay {
     // Goes before what it reads.
     pub(crate) moving: Moving,
-    users: Vec<TableUser>,
+    pub(crate) users: Vec<TableUser>,
 }
 
 pub(crate) enum Moving {
@@ -33,12 +37,36 @@ pub(crate) enum Moving {
 }
 
 impl Object {
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, UnderWay>, Failure> {
-        match self.0.try_lock() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Failure::new(VMMC_BUSY, "another thread waits for this transfer")),
-        }
+    pub(crate) fn lock(&self) -> Result<InUse<'_>, Failure> {
+        let guard = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(VMMC_BUSY, "another thread waits for this transfer"));
+            }
+        };
+        let given = || Failure::bad_handle("the transfer was given to continuations");
+        if guard.is_some() { Ok(InUse(guard)) } else { Err(given()) }
+    }
+}
+
+impl InUse<'_> {
+    /// Takes the transfer out of its handle, which must be freed.
+    pub(crate) fn take(mut self) -> UnderWay {
+        self.0.take().expect("checked when it was locked")
+    }
+}
+
+impl Deref for InUse<'_> {
+    type Target = UnderWay;
+    fn deref(&self) -> &UnderWay {
+        self.0.as_ref().expect("checked when it was locked")
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    fn deref_mut(&mut self) -> &mut UnderWay {
+        self.0.as_mut().expect("checked when it was locked")
     }
 }
 
@@ -53,7 +81,7 @@ impl UnderWay {
 }
 
 pub(crate) fn under_way(moving: Moving, users: Vec<TableUser>) -> Result<*mut vmmc_transfer, Failure> {
-    put(handle::Object::Transfer(Object(Mutex::new(UnderWay { moving, users }))))
+    put(handle::Object::Transfer(Object(Mutex::new(Some(UnderWay { moving, users })))))
 }
 
 /// Posts a send of `count` sources, one after the other to consecutive places from `offset` on:

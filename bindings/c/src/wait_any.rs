@@ -3,6 +3,7 @@
 //! Invariant: nothing is taken, and all that is waited for is in use by the call until it returns.
 //! Source: `Session::wait_any` of `crates/vmmc`.
 
+use crate::continuations::{Waiting, vmmc_continuations};
 use crate::export::{InUse, condition, vmmc_export};
 use crate::failure::{Failure, give};
 use crate::handle::{Held, get};
@@ -11,7 +12,7 @@ use crate::redirection::{self, vmmc_redirection};
 use crate::ring::vmmc_ring;
 use crate::session::vmmc_session;
 use crate::status::vmmc_status::{self, VMMC_BUSY};
-use crate::transfer::{Moving, UnderWay, vmmc_transfer};
+use crate::transfer::{self, Moving, vmmc_transfer};
 use crate::wait::within;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -33,6 +34,9 @@ pub const VMMC_WAIT_REDIRECTION: u32 = 5;
 pub const VMMC_WAIT_READABLE: u32 = 6;
 /// For `kind`: `fd` is writable, has hung up, or is in error.
 pub const VMMC_WAIT_WRITABLE: u32 = 7;
+/// For `kind`: a transfer of `continuations` is over: then vmmc_continuations_run() calls what
+/// follows.
+pub const VMMC_WAIT_CONTINUATIONS: u32 = 8;
 
 /// The most things that one vmmc_wait_any() waits for.
 pub const VMMC_WAIT_MAX: usize = 1024;
@@ -43,7 +47,7 @@ pub const VMMC_WAIT_MAX: usize = 1024;
 #[derive(Clone, Copy)]
 pub struct vmmc_wait_for {
     /// VMMC_WAIT_NOTIFICATION, VMMC_WAIT_WORD, VMMC_WAIT_RECORD, VMMC_WAIT_TRANSFER,
-    /// VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE.
+    /// VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS.
     pub kind: u32,
     /// VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE: the descriptor.
     pub fd: c_int,
@@ -55,6 +59,8 @@ pub struct vmmc_wait_for {
     pub transfer: *const vmmc_transfer,
     /// VMMC_WAIT_REDIRECTION: the redirection.
     pub redirection: *const vmmc_redirection,
+    /// VMMC_WAIT_CONTINUATIONS: the list.
+    pub continuations: *const vmmc_continuations,
     /// VMMC_WAIT_WORD: place of the word, bytes.
     pub offset: u64,
     /// VMMC_WAIT_WORD: what the word is compared with.
@@ -71,6 +77,7 @@ enum Named<'a> {
     Record(Held<vmmc_ring>),
     Transfer(Held<vmmc_transfer>),
     Redirection(Held<vmmc_redirection>),
+    Continuations(Held<vmmc_continuations>),
     Readable(BorrowedFd<'a>),
     Writable(BorrowedFd<'a>),
 }
@@ -81,7 +88,8 @@ enum Open<'a> {
     NotificationOf(InUse<'a>),
     Word(InUse<'a>, u64, &'a dyn Fn(u64) -> bool),
     Record(MutexGuard<'a, Ring>),
-    Transfer(MutexGuard<'a, UnderWay>),
+    Transfer(transfer::InUse<'a>),
+    Continuations(MutexGuard<'a, Waiting>),
     Redirection(RwLockReadGuard<'a, Option<Redirection>>),
     Readable(BorrowedFd<'a>),
     Writable(BorrowedFd<'a>),
@@ -100,6 +108,7 @@ unsafe fn named<'a>(of: &vmmc_wait_for) -> Result<Named<'a>, Failure> {
         VMMC_WAIT_RECORD => Named::Record(get(of.ring)?),
         VMMC_WAIT_TRANSFER => Named::Transfer(get(of.transfer)?),
         VMMC_WAIT_REDIRECTION => Named::Redirection(get(of.redirection)?),
+        VMMC_WAIT_CONTINUATIONS => Named::Continuations(get(of.continuations)?),
         // SAFETY: the caller's word.
         VMMC_WAIT_READABLE => Named::Readable(unsafe { descriptor(of.fd) }?),
         // SAFETY: the caller's word.
@@ -130,6 +139,7 @@ impl Named<'_> {
             Named::Record(ring) => Open::Record(ring.lock()?),
             Named::Transfer(transfer) => Open::Transfer(transfer.lock()?),
             Named::Redirection(redirection) => Open::Redirection(redirection.open()?),
+            Named::Continuations(continuations) => Open::Continuations(continuations.lock()?),
             Named::Readable(fd) => Open::Readable(*fd),
             Named::Writable(fd) => Open::Writable(*fd),
         })
@@ -148,6 +158,7 @@ impl Open<'_> {
                 Moving::Fetch(fetch) => fetch,
             }),
             Open::Redirection(guard) => WaitFor::Redirection(guard.as_ref().ok_or_else(redirection::cancelled)?),
+            Open::Continuations(all) => all.wait_for(),
             Open::Readable(fd) => WaitFor::Readable(*fd),
             Open::Writable(fd) => WaitFor::Writable(*fd),
         })
@@ -161,6 +172,7 @@ fn is_repeated(before: &[vmmc_wait_for], one: &vmmc_wait_for) -> bool {
             && match one.kind {
                 VMMC_WAIT_RECORD => other.ring == one.ring,
                 VMMC_WAIT_TRANSFER => other.transfer == one.transfer,
+                VMMC_WAIT_CONTINUATIONS => other.continuations == one.continuations,
                 _ => false,
             }
     })
@@ -170,8 +182,9 @@ fn is_repeated(before: &[vmmc_wait_for], one: &vmmc_wait_for) -> bool {
 /// first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
 /// vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
 ///
-/// Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Leave descriptors open
-/// until the call returns. VMMC_BUSY: a call of another thread uses a ring or transfer of the list.
+/// Up to VMMC_WAIT_MAX things stand in the list, and rings, transfers and continuations only once.
+/// Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread uses a ring,
+/// a transfer or continuations of the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_wait_any(
     session: *const vmmc_session,
@@ -197,7 +210,7 @@ pub unsafe extern "C" fn vmmc_wait_any(
                 if !failure.is(VMMC_BUSY) || !is_repeated(&given[..place], &given[place]) {
                     return failure;
                 }
-                let why = format!("the thing at place {place} stands in the list twice; name a ring or transfer once");
+                let why = format!("the thing at place {place} stands in the list twice; name it once");
                 Failure::invalid(why)
             };
             open.push(one.open().map_err(busy)?);

@@ -10,9 +10,10 @@ use crate::errors::{drop_detached, exception, invalid, raise, wait, wait_holding
 use crate::memory::{Lent, Loan, give_view};
 use crate::notification::{Handler, Notification, handler};
 use crate::redirection::Redirection;
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyString};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyString};
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -46,16 +47,38 @@ pub(crate) struct ExportOptions<'a, 'py> {
 }
 
 /// What a word must be; all that are given.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Condition {
-    pub(crate) equal: Option<u64>,
-    pub(crate) not_equal: Option<u64>,
-    pub(crate) at_least: Option<u64>,
-    pub(crate) at_most: Option<u64>,
-    pub(crate) any_bit: Option<u64>,
+    equal: Option<u64>,
+    not_equal: Option<u64>,
+    at_least: Option<u64>,
+    at_most: Option<u64>,
+    any_bit: Option<u64>,
 }
 
 impl Condition {
+    /// The conditions that a caller gives by name.
+    pub(crate) fn from_keywords(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Condition> {
+        let mut condition = Condition::default();
+        for (name, value) in keywords.into_iter().flatten() {
+            let name = name.cast::<PyString>()?.to_cow()?.into_owned();
+            let place = match name.as_str() {
+                "equal" => &mut condition.equal,
+                "not_equal" => &mut condition.not_equal,
+                "at_least" => &mut condition.at_least,
+                "at_most" => &mut condition.at_most,
+                "any_bit" => &mut condition.any_bit,
+                _ => {
+                    return Err(PyTypeError::new_err(format!(
+                        "{name:?} is no condition of a word; there are equal, not_equal, at_least, at_most, any_bit"
+                    )));
+                }
+            };
+            *place = word_or_none(&value)?;
+        }
+        Ok(condition)
+    }
+
     pub(crate) fn holds(&self, word: u64) -> bool {
         self.equal.is_none_or(|v| word == v)
             && self.not_equal.is_none_or(|v| word != v)
@@ -262,20 +285,15 @@ impl Export {
     }
 
     /// Waits until an aligned word satisfies all conditions given.
-    #[pyo3(signature = (offset, *, equal=None, not_equal=None, at_least=None, at_most=None, any_bit=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
+    #[pyo3(signature = (offset, *, timeout=None, **condition))]
     fn wait_word(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        #[pyo3(from_py_with = word_or_none)] equal: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] not_equal: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] at_least: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] at_most: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] any_bit: Option<u64>,
         timeout: Option<f64>,
+        condition: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let condition = Condition { equal, not_equal, at_least, at_most, any_bit };
+        let condition = Condition::from_keywords(condition)?;
         self.with(|export| wait(py, timeout, || export.wait_word(offset, |word| condition.holds(word))))
     }
 

@@ -15,6 +15,7 @@
 mod arguments;
 mod buffer;
 mod bytes;
+mod continuations;
 mod errors;
 mod export;
 mod import;
@@ -37,6 +38,8 @@ use pyo3::prelude::*;
 mod _vmmc {
     #[pymodule_export]
     use crate::buffer::Buffer;
+    #[pymodule_export]
+    use crate::continuations::Continuations;
     #[pymodule_export]
     use crate::export::Export;
     #[pymodule_export]

@@ -5,6 +5,7 @@
 use crate::arguments::{natural, rights_or_none};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
+use crate::continuations::Continuations;
 use crate::errors::{duration, invalid, raise, wait};
 use crate::export::{self, Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
@@ -212,6 +213,11 @@ impl Session {
     #[pyo3(signature = (what, timeout=None))]
     fn wait_any(&self, what: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
         wait_any::wait_any(&self.inner, what, timeout)
+    }
+
+    /// Functions for the ends of transfers of this session.
+    fn continuations(&self) -> Continuations {
+        Continuations::new(&self.inner)
     }
 
     /// A notification if one is there.

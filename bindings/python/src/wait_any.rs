@@ -3,15 +3,16 @@
 //! Invariant: nothing is taken, and all that is waited for is in use by the call until it returns,
 //! without the interpreter's lock. Source: `Session::wait_any` of `crates/vmmc`.
 
-use crate::arguments::{natural, word_or_none};
+use crate::arguments::natural;
+use crate::continuations::{Continuations, Waiting};
 use crate::errors::{invalid, raise, wait};
 use crate::export::{self, Condition, Export};
 use crate::redirection::{self, Redirection};
 use crate::ring::{self, Ring};
 use crate::session::Session;
-use crate::transfer::{Moving, Transfer, UnderWay};
+use crate::transfer::{self, Moving, Transfer};
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::{PyDict, PyInt};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{MutexGuard, RwLockReadGuard};
 use vmmc::{WaitError, WaitFor};
@@ -27,18 +28,13 @@ pub(crate) struct Word {
 #[pymethods]
 impl Word {
     #[new]
-    #[pyo3(signature = (export, offset, *, equal=None, not_equal=None, at_least=None, at_most=None, any_bit=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
+    #[pyo3(signature = (export, offset, **condition))]
     fn new(
         export: Py<Export>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        #[pyo3(from_py_with = word_or_none)] equal: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] not_equal: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] at_least: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] at_most: Option<u64>,
-        #[pyo3(from_py_with = word_or_none)] any_bit: Option<u64>,
-    ) -> Word {
-        Word { export, offset, condition: Condition { equal, not_equal, at_least, at_most, any_bit } }
+        condition: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Word> {
+        Ok(Word { export, offset, condition: Condition::from_keywords(condition)? })
     }
 }
 
@@ -61,6 +57,7 @@ enum Named<'py> {
     Word(Bound<'py, Word>),
     Record(Bound<'py, Ring>),
     Transfer(Bound<'py, Transfer>),
+    Continuations(Bound<'py, Continuations>),
     Redirection(Bound<'py, Redirection>),
     Readable(RawFd),
     Writable(RawFd),
@@ -72,7 +69,8 @@ enum Open<'a> {
     NotificationOf(RwLockReadGuard<'a, Option<vmmc::Export>>),
     Word(RwLockReadGuard<'a, Option<vmmc::Export>>, &'a Word),
     Record(MutexGuard<'a, Option<vmmc::Ring>>),
-    Transfer(MutexGuard<'a, UnderWay>),
+    Transfer(transfer::InUse<'a>),
+    Continuations(MutexGuard<'a, Waiting>),
     Redirection(RwLockReadGuard<'a, Option<vmmc::Redirection>>),
     Readable(BorrowedFd<'a>),
     Writable(BorrowedFd<'a>),
@@ -85,6 +83,7 @@ enum Thing<'a> {
     Word(&'a vmmc::Export, u64, Box<dyn Fn(u64) -> bool + Send>),
     Record(&'a vmmc::Ring),
     Transfer(&'a mut Moving),
+    Continuations(&'a mut Waiting),
     Redirection(&'a vmmc::Redirection),
     Readable(BorrowedFd<'a>),
     Writable(BorrowedFd<'a>),
@@ -99,8 +98,8 @@ fn number(of: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     let Ok(fileno) = of.getattr("fileno") else {
         let what = of.get_type().name()?;
         return Err(invalid(format!(
-            "a thing of type {what} cannot be waited for; give a session, Export, Ring, Transfer, Redirection, Word, \
-             Writable, or what has a fileno()"
+            "a thing of type {what} cannot be waited for; give a session, Export, Ring, Transfer, Continuations, \
+             Redirection, Word, Writable, or what has a fileno()"
         )));
     };
     number(&fileno.call0()?)
@@ -133,6 +132,9 @@ impl<'py> Named<'py> {
         if let Ok(transfer) = one.cast::<Transfer>() {
             return Ok(Named::Transfer(transfer.clone()));
         }
+        if let Ok(continuations) = one.cast::<Continuations>() {
+            return Ok(Named::Continuations(continuations.clone()));
+        }
         if let Ok(redirection) = one.cast::<Redirection>() {
             return Ok(Named::Redirection(redirection.clone()));
         }
@@ -149,6 +151,7 @@ impl<'py> Named<'py> {
             Named::Word(word) => Open::Word(word.get().export.get().lock(), word.get()),
             Named::Record(ring) => Open::Record(ring.get().lock()?),
             Named::Transfer(transfer) => Open::Transfer(transfer.get().lock()?),
+            Named::Continuations(continuations) => Open::Continuations(continuations.get().lock()?),
             Named::Redirection(redirection) => Open::Redirection(redirection.get().lock()),
             // SAFETY: the list holds the objects until the call returns; closing them meanwhile is
             // what `descriptor` allows.
@@ -176,6 +179,7 @@ impl Open<'_> {
             }
             Open::Record(ring) => Thing::Record(ring.as_ref().ok_or_else(ring::ended)?),
             Open::Transfer(transfer) => Thing::Transfer(&mut transfer.moving),
+            Open::Continuations(waiting) => Thing::Continuations(waiting),
             Open::Redirection(guard) => Thing::Redirection(guard.as_ref().ok_or_else(redirection::cancelled)?),
             Open::Readable(fd) => Thing::Readable(*fd),
             Open::Writable(fd) => Thing::Writable(*fd),
@@ -192,6 +196,8 @@ impl Thing<'_> {
             Thing::Record(ring) => WaitFor::Record(ring),
             Thing::Transfer(Moving::Send(send)) => WaitFor::Transfer(send),
             Thing::Transfer(Moving::Fetch(fetch)) => WaitFor::Transfer(fetch),
+            Thing::Transfer(Moving::Over(_)) => unreachable!("nobody waits for what is over"),
+            Thing::Continuations(waiting) => waiting.wait_for(),
             Thing::Redirection(redirection) => WaitFor::Redirection(redirection),
             Thing::Readable(fd) => WaitFor::Readable(*fd),
             Thing::Writable(fd) => WaitFor::Writable(*fd),
@@ -211,10 +217,28 @@ pub(crate) fn wait_any(session: &vmmc::Session, what: &Bound<'_, PyAny>, timeout
             if !is_repeated(&what[..place], &what[place]) {
                 return error;
             }
-            invalid(format!("the thing at place {place} stands in the list twice; name a ring or transfer once"))
+            invalid(format!("the thing at place {place} stands in the list twice; name it once"))
         };
         open.push(one.open().map_err(busy)?);
     }
-    let mut things = open.iter_mut().map(Open::thing).collect::<PyResult<Vec<_>>>()?;
-    wait(py, timeout, || session.wait_any(&mut things.iter_mut().map(Thing::wait_for).collect::<Vec<_>>()))
+    // What has been found before ends the wait, unless something that stands before it is there.
+    let found = named.iter().zip(&open).position(|(named, open)| is_found(named, open));
+    let (before, timeout) = found.map_or((open.len(), timeout), |place| (place, Some(0.0)));
+    let mut things = open[..before].iter_mut().map(Open::thing).collect::<PyResult<Vec<_>>>()?;
+    wait(py, timeout, || {
+        let waited = session.wait_any(&mut things.iter_mut().map(Thing::wait_for).collect::<Vec<_>>());
+        match (waited, found) {
+            (Err(WaitError::TimedOut { .. }), Some(place)) => Ok(place),
+            (waited, _) => waited,
+        }
+    })
+}
+
+/// Whether it was found to be over by a call before this one.
+fn is_found(named: &Named<'_>, open: &Open<'_>) -> bool {
+    match (named, open) {
+        (Named::Continuations(continuations), _) => continuations.get().has_over(),
+        (_, Open::Transfer(transfer)) => matches!(transfer.moving, Moving::Over(_)),
+        _ => false,
+    }
 }

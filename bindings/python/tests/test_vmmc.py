@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 import unittest
+import weakref
 
 import vmmc
 import vmmc.aio
@@ -179,6 +180,24 @@ class Moving(Case):
         with self.assertRaises(TimeoutError):
             export.wait_word(0, equal=8, timeout=0.01)
 
+    def test_the_conditions_of_a_word_are_known_by_name(self) -> None:
+        export = self.session.export(64)
+        export.store(0, 6)
+        self.assertEqual(export.wait_word(0, timeout=0), 6, "no condition")
+        self.assertEqual(export.wait_word(0, equal=None, at_least=6, at_most=6, any_bit=2, timeout=0), 6)
+        for condition in {"equal": 7}, {"not_equal": 6}, {"at_least": 7}, {"at_most": 5}, {"any_bit": 9}:
+            with self.subTest(condition), self.assertRaises(TimeoutError):
+                export.wait_word(0, **condition, timeout=0)
+            with self.subTest(condition), self.assertRaises(TimeoutError):
+                self.session.wait_any([vmmc.Word(export, 0, **condition)], 0)
+        self.assertEqual(self.session.wait_any([vmmc.Word(export, 0)], 0), 0, "no condition")
+        known = "there are equal, not_equal, at_least, at_most, any_bit"
+        for wait in lambda: export.wait_word(0, greater=5), lambda: vmmc.Word(export, 0, greater=5):
+            with self.assertRaisesRegex(TypeError, f'"greater" is no condition of a word; {known}'):
+                wait()
+        with self.assertRaises(TypeError):
+            vmmc.Word(export, 0, equal="6")
+
 
 class WaitingForSeveral(Case):
     def test_the_first_that_is_there_ends_the_wait(self) -> None:
@@ -257,7 +276,7 @@ class WaitingForSeveral(Case):
         closed.close()
         for what, kind, said in [
             ([ring, transfer, transfer], ValueError, "place 2 stands in the list twice"),
-            ([ring, ring], ValueError, "name a ring or transfer once"),
+            ([ring, ring], ValueError, "name it once"),
             ([-1], ValueError, "-1 is no descriptor"),
             ([1 << 40], ValueError, "is no descriptor"),
             ([vmmc.Writable(closed)], ValueError, "give one that is open"),
@@ -276,6 +295,224 @@ class WaitingForSeveral(Case):
         with self.assertRaises(TypeError):
             self.session.wait_any(3)
         stranger.leave()
+
+
+class Continuing(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        # Not mapped: a transfer is under way until the node has been stepped.
+        self.export = self.session.export(1 << 20, name="c", mappable=False)
+        self.there = self.session.import_("c")
+
+    def tearDown(self) -> None:
+        del self.export, self.there
+        super().tearDown()
+
+    def test_each_function_is_called_once_and_may_add_others(self) -> None:
+        every = self.session.continuations()
+        self.assertEqual((every.run(), every.wait(), len(every), bool(every)), (0, 0, 0, False))
+        ends: list[tuple[str, int]] = []
+        places = [bytearray(100_000) for _ in range(4)]
+
+        def fetched(transfer: vmmc.Transfer) -> None:
+            ends.append(("fetch", transfer.wait()))
+
+        def sent(transfer: vmmc.Transfer) -> None:
+            ends.append(("send", transfer.wait()))
+            self.assertEqual(transfer.poll(), 100_000, "and again")
+            fetch = self.there.post_fetch(0, places[len(ends) % 4])
+            every.add(fetch, fetched)
+            with self.assertRaisesRegex(vmmc.Busy, "ask for its end in the function"):
+                fetch.poll()
+
+        for number in range(4):
+            every.add(self.there.post_send(0, bytes([number + 1]) * 100_000), sent)
+        self.assertEqual(len(every), 4)
+        count = 0
+        while every:
+            count += every.wait(PATIENCE_S)
+        self.assertEqual((count, every.run()), (8, 0))
+        self.assertEqual(sorted(ends), [("fetch", 100_000)] * 4 + [("send", 100_000)] * 4)
+        self.assertTrue(any(place.count(place[0]) == 100_000 and place[0] > 0 for place in places))
+        self.assertIn("0 transfers", repr(every))
+
+    def test_what_a_function_raises_loses_no_other_end(self) -> None:
+        every = self.session.continuations()
+        called: list[int] = []
+
+        def follow(number: int) -> None:
+            def function(_: vmmc.Transfer) -> None:
+                called.append(number)
+                if number in (1, 2):
+                    raise KeyError(number)
+
+            every.add(self.there.post_send(0, b"x"), function)
+
+        for number in range(4):
+            follow(number)
+        self.there.flush()
+        with self.assertRaisesRegex(KeyError, "1"):
+            every.run()
+        self.assertEqual((called, len(every)), ([0, 1], 2))
+        # What is left is there for a wait for several things, behind what stands before it.
+        start = time.monotonic()
+        self.assertEqual(self.session.wait_any([self.session, every]), 1)
+        word = vmmc.Word(self.export, 8, equal=0)
+        self.assertEqual(self.session.wait_any([word, every]), 0)
+        self.assertEqual(self.session.wait_any([every, word]), 0)
+        self.assertLess(time.monotonic() - start, PATIENCE_S / 2)
+        with self.assertRaisesRegex(KeyError, "2"):
+            every.wait()
+        self.assertEqual((every.wait(), called, len(every)), (1, [0, 1, 2, 3], 0))
+        self.assertEqual(every.wait(), 0)
+
+    def test_the_error_of_a_transfer_is_raised_where_it_is_asked_for(self) -> None:
+        every = self.session.continuations()
+        errors: list[type] = []
+
+        def function(transfer: vmmc.Transfer) -> None:
+            try:
+                transfer.wait()
+            except vmmc.Error as error:
+                errors.append(type(error))
+
+        for _ in range(40):
+            every.add(self.there.post_fetch(0, bytearray(1 << 20)), function)
+        self.session.leave()
+        while every:
+            self.assertGreater(every.wait(PATIENCE_S), 0)
+        self.assertIn(vmmc.NodeGone, errors)
+
+    def test_they_are_waited_for_beside_other_things(self) -> None:
+        line, other_end = socket.socketpair()
+        self.addCleanup(line.close)
+        self.addCleanup(other_end.close)
+        every = self.session.continuations()
+        what = [self.session, line, every]
+        with self.assertRaises(vmmc.TimedOut):
+            self.session.wait_any(what, 0.01)
+        ended: list[vmmc.Transfer] = []
+        for _ in range(3):
+            every.add(self.there.post_fetch(0, bytearray(1 << 20)), ended.append)
+        while every:
+            self.assertEqual(self.session.wait_any(what, PATIENCE_S), 2)
+            self.assertGreater(every.run(), 0)
+        self.assertEqual([transfer.wait() for transfer in ended], [1 << 20] * 3)
+        # A transfer that has followed is over for every wait.
+        self.assertEqual(self.session.wait_any([self.session, ended[0]], PATIENCE_S), 1)
+        every.add(ended[0], ended.append)
+        self.assertEqual((every.run(), len(ended)), (1, 4))
+        other_end.send(b"x")
+        self.assertEqual(self.session.wait_any(what, PATIENCE_S), 1)
+        with self.assertRaisesRegex(vmmc.Invalid, "place 1 stands in the list twice"):
+            self.session.wait_any([every, every], 0)
+
+    def test_what_cannot_be_added_stays_with_the_caller(self) -> None:
+        every = self.session.continuations()
+        other = vmmc.Node(f"py-far-{os.getpid()}", plain=True)
+        stranger = other.attach()
+        strange = stranger.continuations()
+        transfer = self.there.post_send(0, b"xy")
+        with self.assertRaisesRegex(vmmc.Foreign, "add it to some of its own"):
+            strange.add(transfer, print)
+        with self.assertRaisesRegex(ValueError, "pass a function that takes a transfer"):
+            every.add(transfer, 7)
+        with self.assertRaises(TypeError):
+            every.add(7, print)
+        with self.assertRaisesRegex(vmmc.Foreign, "place 0"):
+            self.session.wait_any([strange], 0)
+        self.assertEqual((transfer.wait(), len(every), len(strange)), (2, 0, 0))
+        every.add(transfer, lambda _: None)
+        with self.assertRaises(vmmc.Busy):
+            every.add(transfer, print)
+        with self.assertRaises(vmmc.Busy):
+            self.session.wait_any([transfer], 0)
+        self.assertEqual(every.run(), 1)
+        stranger.leave()
+
+    def test_one_thread_at_a_time_waits_and_a_function_runs_what_is_left(self) -> None:
+        every = self.session.continuations()
+        line, other_end = socket.socketpair()
+        self.addCleanup(line.close)
+        self.addCleanup(other_end.close)
+        begins = threading.Event()
+
+        def wait() -> None:
+            begins.set()
+            self.session.wait_any([every, line], PATIENCE_S)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        begins.wait(PATIENCE_S)
+        time.sleep(0.05)
+        transfer = self.there.post_send(0, b"x")
+        for call in every.run, every.wait, lambda: every.add(transfer, print):
+            with self.assertRaisesRegex(vmmc.Busy, "let it come back first"):
+                call()
+        other_end.send(b"x")
+        thread.join(PATIENCE_S)
+        ran: list[int] = []
+        every.add(transfer, lambda _: ran.append(every.run()))
+        for _ in range(2):
+            every.add(self.there.post_send(0, b"y"), lambda _: ran.append(7))
+        self.there.flush()
+        self.assertEqual((every.run(), ran, len(every)), (1, [7, 7, 2], 0))
+
+    def test_what_was_not_called_goes_with_its_list(self) -> None:
+        class Follower:
+            """The list holds it, and it holds the list."""
+
+            def __init__(self, every: vmmc.Continuations) -> None:
+                self.every = every
+
+            def follow(self, _: vmmc.Transfer) -> None:
+                raise AssertionError("it was not over")
+
+        every = self.session.continuations()
+        follower = Follower(every)
+        gone = weakref.ref(follower)
+        every.add(self.there.post_fetch(0, bytearray(1 << 20)), follower.follow)
+        del every, follower
+        gc.collect()
+        self.assertIsNone(gone())
+        self.assertEqual(self.there.fetch(0, 2), bytes(2))
+
+    def test_what_was_found_before_is_not_waited_for(self) -> None:
+        # Of a node that nobody steps, so that a fetch stays under way.
+        listen = ["127.0.0.1:0"]
+        far = vmmc.Node(f"py-far-{os.getpid()}", listen=listen, plain=True)
+        near = vmmc.Node(f"py-near-{os.getpid()}", listen=listen, peers=far.addresses, plain=True)
+        owner, session = far.attach(), near.attach(timeout=PATIENCE_S)
+        owned, local = owner.export(64, name="far", access="anyone"), session.export(64, name="near")
+        here = session.import_("near")
+        opened = threading.Event()
+
+        def step() -> None:
+            while not opened.is_set():
+                owner.step()
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        there = session.import_("far", node=owner.node)
+        opened.set()
+        thread.join(PATIENCE_S)
+        every = session.continuations()
+
+        def fail(_: vmmc.Transfer) -> None:
+            raise KeyError
+
+        called: list[vmmc.Transfer] = []
+        for function in fail, called.append:
+            every.add(here.post_send(0, b"x"), function)
+        every.add(there.post_fetch(0, bytearray(8)), called.append)
+        with self.assertRaises(KeyError):
+            every.run()
+        self.assertEqual((every.wait(0), len(called), len(every)), (1, 1, 1))
+        with self.assertRaises(vmmc.TimedOut):
+            every.wait(0)
+        session.leave()
+        owner.leave()
+        self.assertEqual((owned.read(0, 1), local.read(0, 1)), (b"\0", b"x"))
 
 
 class Views(Case):
@@ -674,6 +911,7 @@ class Interrupts(Case):
             "any notification": lambda: self.session.wait_notification(PATIENCE_S),
             "several things": lambda: self.session.wait_any([self.session, vmmc.Word(export, 128, equal=1), line], PATIENCE_S),
             "redirection": lambda: redirection.wait(PATIENCE_S),
+            "continuations": lambda: self.session.wait_any([self.session.continuations()], PATIENCE_S),
             "import": lambda: self.session.import_("later", wait=PATIENCE_S),
         }
         for name, wait in waits.items():

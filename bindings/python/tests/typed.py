@@ -48,6 +48,24 @@ def waits(session: vmmc.Session, export: vmmc.Export, ring: vmmc.Ring, transfer:
     place: int = session.wait_any([session, export, ring, transfer, line, other_end.fileno()], 1.0)
     if place == session.wait_any((vmmc.Word(export, 0, at_least=place), vmmc.Writable(line)), timeout=0.0):
         session.wait_any([ring])
+    value: int = export.wait_word(0, at_least=place, any_bit=None, timeout=1.0)
+    conditions: list[vmmc.Word] = [vmmc.Word(export, value), vmmc.Word(export, 0, equal=1, not_equal=2)]
+    session.wait_any(conditions)
+
+
+def continuations(session: vmmc.Session, there: vmmc.Import) -> None:
+    moved: list[int] = []
+    every: vmmc.Continuations = session.continuations()
+
+    def sent(transfer: vmmc.Transfer) -> None:
+        moved.append(transfer.wait())
+        every.add(there.post_fetch(0, bytearray(8)), lambda fetch: moved.append(fetch.wait()))
+
+    every.add(there.post_send(0, b"x"), sent)
+    while every:
+        session.wait_any([session, every], 1.0)
+        count: int = every.run() or every.wait(timeout=1.0)
+        moved.append(count + len(every))
 
 
 def rings(session: vmmc.Session, there: vmmc.Import) -> None:

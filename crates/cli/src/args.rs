@@ -173,7 +173,8 @@ pub(crate) enum What {
     Latency,
     /// Deliberate updates in one direction
     Bandwidth,
-    /// Remote fetch, from call to data
+    /// Remote fetch, from call to data: one, beside a send, and 16 at once, by handles and by
+    /// continuations
     Fetch,
     /// 64-bit remote atomic operations
     Atomic,

@@ -46,7 +46,7 @@ pub(crate) const MESSAGES_MIN: u64 = 2;
 /// Most messages of a bandwidth measurement.
 pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
 /// Looks at a shared word between two looks at the clock while spinning.
-pub(crate) const SPINS_A_LOOK: u32 = 1 << 14;
+pub(crate) const SPINS_A_POLL: u32 = 1 << 14;
 /// Looks at a shared word between two yields, when others need the processor: less than a
 /// microsecond.
 pub(crate) const SPINS_A_YIELD: u32 = 64;

@@ -134,7 +134,13 @@ fn a_bandwidth_bench_in_json_has_rates() {
 
 #[test]
 fn every_bench_measures_every_path() {
-    for what in ["fetch", "atomic", "notify", "import", "redirect"] {
+    for (what, beside) in [
+        ("fetch", &["", "-send", "-16", "-16-continued"][..]),
+        ("atomic", &[""]),
+        ("notify", &["", "-word", "-any"]),
+        ("import", &[""]),
+        ("redirect", &[""]),
+    ] {
         let args = ["bench", what, "--json", "--runs", "1", "--time-ms", "3", "--asleep-us", "100"];
         let sizes: &[&str] = if what == "redirect" || what == "fetch" { &["--sizes", "4K"] } else { &[] };
         let report = json(&[&args[..], sizes].concat());
@@ -146,8 +152,10 @@ fn every_bench_measures_every_path() {
             ("vmmc-plain", "embedded"),
         ] {
             let rows = report["rows"].as_array().expect("rows are a list");
-            let found = rows.iter().find(|r| r["series"] == series && r["path"] == path);
-            assert!(found.is_some_and(|r| r["p50_ns"].as_f64() > Some(0.0)), "{what} {series} {path}: {report}");
+            for series in beside.iter().map(|end| format!("{series}{end}")) {
+                let found = rows.iter().find(|r| r["series"] == series && r["path"] == path);
+                assert!(found.is_some_and(|r| r["p50_ns"].as_f64() > Some(0.0)), "{what} {series} {path}: {report}");
+            }
         }
     }
 }

@@ -205,11 +205,23 @@ pub const RESERVATION_RANGES_MAX: usize = 24_576;
 /// registers a few large ones.
 pub const FAULT_RANGES_MAX: usize = 256;
 /// Threads of a process that wait for answers to page faults at one time; others look again for
-/// room until their deadline.
+/// room until their deadline. Of windows, faults that were read: others wait in the kernel, and
+/// their time begins when they are read.
 pub const FAULTS_WAITING_MAX: usize = 256;
 /// Longest wait for the answer to a page fault, unless the range says otherwise: what a fetch from
 /// another machine takes while that is brought back to life.
 pub const FAULT_ANSWER_TIME: Duration = Duration::from_secs(60);
+/// Time between two checks of the deadlines of faults in windows: an answer is late by so much at
+/// most, and a hundred wake-ups a second cost half a percent of a core, while there are faults.
+pub const FAULT_TICK: Duration = Duration::from_millis(10);
+/// Checks that find no new fault before they rest: the first fault after a rest pays a wake-up of
+/// the thread that checks.
+pub const FAULT_QUIET_TICKS: u32 = 10;
+/// Faults of windows that are read at a time: one message of 32 bytes each.
+pub const FAULT_BATCH: usize = 16;
+/// Tries of one page of a window that the kernel puts off, with a yield between any two: it does so
+/// while another thread changes the page tables there, for microseconds.
+pub const WINDOW_TRIES_MAX: u32 = 10_000;
 /// Bytes of memory that must remain available after an export reserved its own, so that a large
 /// export does not push the machine into its out-of-memory killer.
 pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
@@ -253,7 +265,7 @@ pub const UDP_BATCH: usize = 16;
 pub const WATCH_EVENTS_MAX: usize = 65_536;
 /// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one
 /// wake-up of our thread.
-pub const WATCH_SETTLE_TIME: Duration = Duration::from_secs(2);
+pub const WATCH_DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is
 /// killed meanwhile ends it at once.
 pub const FORK_COPY_TIME: Duration = Duration::from_secs(10);

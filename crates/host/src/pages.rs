@@ -74,7 +74,7 @@ impl PagePipe {
 
     /// Notes how the send ended for which it was filled. After an error it is closed, with what is
     /// left in it.
-    pub(crate) fn settle(&mut self, sent: &io::Result<()>) {
+    pub(crate) fn record_outcome(&mut self, sent: &io::Result<()>) {
         match sent {
             Ok(()) => self.failures = 0,
             Err(e) => {
@@ -95,7 +95,7 @@ mod tests {
     fn only_failures_of_this_way_end_it() {
         let mut pipe = PagePipe::new();
         let fail = |pipe: &mut PagePipe, kind: io::ErrorKind, times| {
-            (0..times).for_each(|_| pipe.settle(&Err(kind.into())));
+            (0..times).for_each(|_| pipe.record_outcome(&Err(kind.into())));
             pipe.takes(0, 1)
         };
         for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionRefused] {
@@ -103,7 +103,7 @@ mod tests {
         }
         for _ in 0..2 {
             assert!(fail(&mut pipe, io::ErrorKind::InvalidInput, SPLICE_FAILURES_MAX - 1));
-            pipe.settle(&Ok(()));
+            pipe.record_outcome(&Ok(()));
         }
         assert!(!fail(&mut pipe, io::ErrorKind::InvalidInput, SPLICE_FAILURES_MAX));
     }

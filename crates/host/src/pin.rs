@@ -51,7 +51,9 @@ pub enum PinError {
     #[error("this process is a fork of one that pinned memory; start the program anew instead")]
     Forked,
     /// The range is not ordinary private memory.
-    #[error("{address:#x} is in a mapping that is {what}; only private, writable, anonymous memory is pinned")]
+    #[error(
+        "{address:#x} is in a mapping that is {what}; only private, writable, anonymous memory is pinned: send this by a copy, or register the region that it is of, if any"
+    )]
     Unsuitable {
         /// Where.
         address: usize,
@@ -206,7 +208,7 @@ impl PinSpace {
         let start = body.as_ptr() as usize;
         assert!(start % PAGE_BYTES == 0 && body.len() % PAGE_BYTES == 0, "whole pages are taken");
         let mut state = self.lock();
-        self.settle(&mut state);
+        self.apply_changes(&mut state);
         let first = (start / PAGE_BYTES) as u64;
         let missing: Vec<u64> =
             (first..first + (body.len() / PAGE_BYTES) as u64).filter(|p| !state.taken.contains_key(p)).collect();
@@ -280,7 +282,7 @@ impl PinSpace {
         let start = body.as_mut_ptr() as usize;
         assert!(start % PAGE_BYTES == 0 && body.len() % PAGE_BYTES == 0, "whole pages are given back");
         let mut state = self.lock();
-        self.settle(&mut state);
+        self.apply_changes(&mut state);
         let first = (start / PAGE_BYTES) as u64;
         let range = first..first + (body.len() / PAGE_BYTES) as u64;
         let pages: Vec<u64> = state.taken.range(range).map(|(page, _)| *page).collect();
@@ -311,9 +313,9 @@ impl PinSpace {
     }
 
     /// Waits until every change of a mapping that began before this call is known.
-    pub fn hear(&self) {
+    pub fn synchronize(&self) {
         let mut state = self.lock();
-        self.settle(&mut state);
+        self.apply_changes(&mut state);
     }
 
     /// Whether a mapping of a taken page is being changed by another thread right now; one system
@@ -325,8 +327,8 @@ impl PinSpace {
 
     /// Whether some page went that listeners have not been told of yet: [`Listener::gone`] tells.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.watch.has_news()
+    pub fn has_changes(&self) -> bool {
+        self.watch.has_changes()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -334,8 +336,8 @@ impl PinSpace {
     }
 
     /// Brings the table up to date with the address space.
-    fn settle(&self, state: &mut State) {
-        if !self.watch.settle() {
+    fn apply_changes(&self, state: &mut State) {
+        if !self.watch.drain() {
             // A thread of this process has been stuck in munmap: nothing is known any more.
             state.forget_all();
         }
@@ -345,7 +347,7 @@ impl PinSpace {
                 Change::Moved { from, to, len } => state.moved(from, to, len),
                 Change::Lost => state.forget_all(),
             }
-            // Only now: whoever sees no news must find it in its queue.
+            // Only now: a listener that sees no change must find it in its queue.
             self.watch.done(change);
         }
     }
@@ -381,7 +383,7 @@ impl State {
     }
 
     /// A page is not where it was: every listener is told.
-    fn tell(&self, page: u64, frame: Frame) {
+    fn notify_listeners(&self, page: u64, frame: Frame) {
         for (_, queue) in &self.listeners {
             queue.gone.lock().expect("no panic while the lock is held").push((page, frame));
             queue.count.fetch_add(1, Ordering::SeqCst);
@@ -390,7 +392,7 @@ impl State {
 
     fn gone(&mut self, page: u64) {
         let Some(frame) = self.taken.remove(&page) else { return };
-        self.tell(page, frame);
+        self.notify_listeners(page, frame);
         if self.listeners.is_empty() {
             self.free.add(frame, 1);
         } else {
@@ -410,7 +412,7 @@ impl State {
         let frames: Vec<(u64, Frame)> =
             pages.iter().filter_map(|page| Some((*page, self.taken.remove(page)?))).collect();
         for (page, frame) in frames {
-            self.tell(page, frame);
+            self.notify_listeners(page, frame);
             self.taken.insert(page - (from >> 12) + (to >> 12), frame);
         }
     }
@@ -418,7 +420,7 @@ impl State {
     /// Nothing is known any more: the frames stay used for good.
     fn forget_all(&mut self) {
         for (page, frame) in std::mem::take(&mut self.taken) {
-            self.tell(page, frame);
+            self.notify_listeners(page, frame);
         }
         self.limbo.clear();
     }
@@ -458,7 +460,7 @@ impl Listener {
     /// forgotten it.
     pub fn gone(&mut self) -> Vec<(u64, Frame)> {
         let mut state = self.space.lock();
-        self.space.settle(&mut state);
+        self.space.apply_changes(&mut state);
         drop(state);
         let count = self.queue.count.load(Ordering::SeqCst);
         if count == self.seen {
@@ -470,8 +472,8 @@ impl Listener {
 
     /// Whether [`gone`](Self::gone) has something.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.space.has_news() || self.queue.count.load(Ordering::Relaxed) != self.seen
+    pub fn has_changes(&self) -> bool {
+        self.space.has_changes() || self.queue.count.load(Ordering::Relaxed) != self.seen
     }
 
     /// The node has forgotten these frames.

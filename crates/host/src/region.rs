@@ -206,6 +206,12 @@ impl Region {
         reserve_pages(fd_of(&self.0.fd())?, offset, len)
     }
 
+    /// Has memory for a part, which it may have already, as a page fault would take it: without a
+    /// question of what remains available.
+    pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        reserve_pages(fd_of(&self.0.fd())?, offset, len)
+    }
+
     /// Gives the memory of a part back, which reads as zeros from here on and must be reserved
     /// before it is used again.
     pub fn release(&self, offset: u64, len: u64) {
@@ -441,6 +447,12 @@ impl Region {
         let seals = rustix::fs::fcntl_get_seals(fd_of(&fd)?).unwrap_or(SealFlags::empty());
         let sealed = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
         Ok(self.0.protection == Protection::ReadWrite && !sealed)
+    }
+
+    /// Whether it is shared memory, and no file of a file system with a disk.
+    pub(crate) fn is_memfd(&self) -> Result<bool, RegionError> {
+        // Only shared memory takes seals.
+        Ok(rustix::fs::fcntl_get_seals(fd_of(&self.0.fd())?).is_ok())
     }
 
     /// Whether it is a clone of the other.

@@ -15,6 +15,10 @@
 //! The region that fills a range is the second view of it: a model copies through the region while
 //! the program may not look yet, and opens the range when the bytes are there.
 //!
+//! A range can be a window on one region, whose pages are shown by a userfaultfd and not by
+//! mappings of their own (`reservation/window.rs`, opened by
+//! [`Faults::register_window`](crate::fault::Faults::register_window)). The calls are the same.
+//!
 //! Invariants: every address of a reservation belongs to it from its making to its drop, so nothing
 //! of the process is ever replaced by a fill. A filled range keeps its region alive. The bytes are
 //! never a slice. A failed call leaves access and memory as they were. Neighbouring pages of the
@@ -37,16 +41,20 @@
 //! ```
 
 mod table;
+mod window;
 
 use crate::copy;
+use crate::fault::descriptor::Descriptor;
 use crate::limits::{RESERVATION_BYTES_MAX, RESERVATION_RANGES_MAX, UNMAP_BYTES_MAX};
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError, Span};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use table::{Piece, Table};
+use window::Window;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// First address that no program has: x86-64 without five-level tables has 47 bits for a program,
@@ -149,6 +157,37 @@ pub enum ReservationError {
         /// First byte of the range in question.
         offset: u64,
     },
+    /// A range that is partly in a window, or in two.
+    #[error(
+        "{len} bytes from byte {offset} of the reservation reach over an edge of a window; change what lies in a window and what lies beside it by calls of their own"
+    )]
+    Edge {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Other memory than a window shows.
+    #[error(
+        "the window at byte {offset} of the reservation shows other memory; fill it from the region that it was opened on, at the same distance from its start"
+    )]
+    OtherMemory {
+        /// First byte of the range in question.
+        offset: u64,
+    },
+    /// A window where there is memory.
+    #[error(
+        "the page at byte {offset} of the reservation has memory already; release it before a window is opened there"
+    )]
+    Filled {
+        /// First byte of the first such page.
+        offset: u64,
+    },
+    /// A child of a fork.
+    #[error(
+        "this process is a fork of the one that opened this window, which stays with the parent; start the program anew, or fork before the window is opened"
+    )]
+    Forked,
     /// The bound on ranges.
     #[error(
         "a reservation has at most {RESERVATION_RANGES_MAX} ranges that differ in memory or access from their neighbours; change longer runs of pages at a time, or release some"
@@ -173,14 +212,53 @@ pub enum ReservationError {
 /// last one unmaps it.
 ///
 /// Offsets and lengths of pages are bytes and multiples of [`PAGE_BYTES`]. A forked child inherits
-/// the mappings as they are, and with them the memory that fills them.
+/// the mappings as they are, and with them the memory that fills them; windows it does not inherit.
 #[derive(Clone)]
 pub struct Reservation(Arc<Place>);
 
 struct Place {
     base: *mut u8,
     len: u64,
-    table: Mutex<Table>,
+    table: Mutex<Inside>,
+}
+
+/// What is in a reservation. No piece lies in a window.
+#[derive(Default)]
+struct Inside {
+    pieces: Table,
+    /// By first byte.
+    windows: BTreeMap<u64, Window>,
+}
+
+/// Pages of a window.
+struct Part<'a> {
+    window: &'a mut Window,
+    /// First byte of the window.
+    at: u64,
+    /// Counted from there.
+    pages: Range<usize>,
+}
+
+impl Inside {
+    /// The window that a byte lies in, and its first byte.
+    fn window_at(&self, offset: u64) -> Option<(u64, &Window)> {
+        let (at, window) = self.windows.range(..=offset).next_back()?;
+        (offset - at < window.len() as u64).then_some((*at, window))
+    }
+
+    /// The pages of a window that a range is made of; none: no window is there.
+    fn window(&mut self, range: &Range<u64>) -> Result<Option<Part<'_>>, ReservationError> {
+        let Some((at, window)) = self.windows.range_mut(..range.end).next_back() else { return Ok(None) };
+        let end = at + window.len() as u64;
+        if end <= range.start {
+            return Ok(None);
+        }
+        if range.start < *at || end < range.end {
+            return Err(ReservationError::Edge { offset: range.start, len: range.end - range.start });
+        }
+        let page = |offset| ((offset - at) / PAGE) as usize;
+        Ok(Some(Part { window, at: *at, pages: page(range.start)..page(range.end) }))
+    }
 }
 
 // SAFETY: the pointer is to addresses that the value owns as long as it lives; they are reached by
@@ -262,10 +340,14 @@ impl Reservation {
     /// Pages that [`Region::move_pages`] moves, or [`Region::cut_off`] replaces, stay here as they
     /// were.
     ///
+    /// Pages of a window are shown: the region has to be the one that it was opened on, at the same
+    /// place. The region gets memory where it has none.
+    ///
     /// # Errors
     /// [`ReservationError::Pages`], [`ReservationError::RegionPages`],
     /// [`ReservationError::ReadOnly`], [`ReservationError::Ranges`],
-    /// [`ReservationError::Mappings`].
+    /// [`ReservationError::Mappings`]; of windows [`ReservationError::Edge`],
+    /// [`ReservationError::OtherMemory`], [`ReservationError::Forked`].
     pub fn fill(
         &self,
         offset: u64,
@@ -282,8 +364,15 @@ impl Reservation {
         if access == Access::ReadWrite && !region.takes_writers()? {
             return Err(ReservationError::ReadOnly { offset });
         }
+        let mut table = self.table();
+        if let Some(Part { window, at, pages }) = table.window(&range)? {
+            if !window.shows(offset - at, region, region_offset) {
+                return Err(ReservationError::OtherMemory { offset });
+            }
+            return window.set(pages, Some(access));
+        }
         let piece = Piece { len, region: region.clone(), region_offset, access };
-        self.change(range, Some(piece), |at| {
+        self.change(&mut table.pieces, range, Some(piece), |at| {
             // SAFETY: the range is of this reservation, which owns its addresses. The bytes change
             // under the program, which shared memory may do at any time.
             unsafe { region.map_over(at, region_offset, len as usize, rights(access)) }
@@ -295,10 +384,18 @@ impl Reservation {
     /// # Errors
     /// [`ReservationError::NoMemory`] if one of them has none; [`ReservationError::Pages`],
     /// [`ReservationError::ReadOnly`], [`ReservationError::Ranges`],
-    /// [`ReservationError::Mappings`].
+    /// [`ReservationError::Mappings`]; of windows [`ReservationError::Edge`],
+    /// [`ReservationError::Forked`].
     pub fn protect(&self, offset: u64, len: u64, access: Access) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();
+        if let Some(Part { window, at, pages }) = table.window(&range)? {
+            if let Some(page) = window.first_absent(&pages) {
+                return Err(ReservationError::NoMemory { offset: at + page as u64 * PAGE });
+            }
+            return window.set(pages, Some(access));
+        }
+        let table = &mut table.pieces;
         if let Some(offset) = table.first_gap(&range) {
             return Err(ReservationError::NoMemory { offset });
         }
@@ -343,14 +440,19 @@ impl Reservation {
         unsafe { rustix::mm::mprotect(self.0.base.add(offset as usize).cast(), len as usize, flags) }
     }
 
-    /// Takes the memory away again: no access, and the region is let go. What the region holds
-    /// beyond this view is its users' matter: see [`Region::release`].
+    /// Takes the memory away again: no access, and the region is let go, except by a window.
+    /// What the region holds beyond this view is its users' matter: see [`Region::release`].
     ///
     /// # Errors
-    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`].
+    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`];
+    /// of windows [`ReservationError::Edge`], [`ReservationError::Forked`].
     pub fn release(&self, offset: u64, len: u64) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
-        self.change(range, None, |at| {
+        let mut table = self.table();
+        if let Some(Part { window, pages, .. }) = table.window(&range)? {
+            return window.set(pages, None);
+        }
+        self.change(&mut table.pieces, range, None, |at| {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
             // SAFETY: as in `fill`.
             unsafe { rustix::mm::mmap_anonymous(at.cast(), len as usize, ProtFlags::empty(), flags) }.map(drop)
@@ -360,11 +462,11 @@ impl Reservation {
     /// Replaces what is mapped at a range, and its entry in the table.
     fn change(
         &self,
+        table: &mut Table,
         range: Range<u64>,
         new: Option<Piece>,
         map: impl FnOnce(*mut u8) -> Result<(), Errno>,
     ) -> Result<(), ReservationError> {
-        let mut table = self.table();
         let old = table.take(&range);
         if let Some(piece) = new {
             table.put(range.start, piece);
@@ -386,22 +488,96 @@ impl Reservation {
     /// What the program may do with the page that a byte lies in; none: it has no memory, or is
     /// outside.
     pub fn access(&self, offset: u64) -> Option<Access> {
-        self.table().at(offset).map(|(_, piece)| piece.access)
+        let table = self.table();
+        match table.window_at(offset) {
+            Some((at, window)) => window.access(((offset - at) / PAGE) as usize),
+            None => table.pieces.at(offset).map(|(_, piece)| piece.access),
+        }
     }
 
     /// The second view of the memory from a byte on, up to the end of its range; none: it has no
     /// memory, or is outside.
     pub fn behind(&self, offset: u64) -> Option<Span> {
         let table = self.table();
-        let (at, piece) = table.at(offset)?;
+        if let Some((at, window)) = table.window_at(offset) {
+            return window.behind(offset - at);
+        }
+        let (at, piece) = table.pieces.at(offset)?;
         let into = offset - at;
         Some(Span { region: piece.region.clone(), offset: piece.region_offset + into, len: piece.len - into })
     }
 
     /// Ranges that differ from their neighbours in memory or access. Each is a mapping of the
-    /// kernel's, as is each gap between two of them.
+    /// kernel's, as is each gap between two of them. A window is one, whatever its pages allow.
     pub fn ranges(&self) -> usize {
-        self.table().len()
+        let table = self.table();
+        table.pieces.len() + table.windows.len()
+    }
+
+    /// Opens a window on a region: its pages are shown one by one, by [`fill`](Self::fill).
+    pub(crate) fn open_window(
+        &self,
+        range: Range<u64>,
+        region: &Region,
+        region_offset: u64,
+        descriptor: &Arc<Descriptor>,
+    ) -> Result<(), ReservationError> {
+        let len = range.end - range.start;
+        let size = region.len_bytes();
+        if !are_pages(region_offset, len, size.next_multiple_of(PAGE)) {
+            return Err(ReservationError::RegionPages { offset: region_offset, len, size });
+        }
+        let mut table = self.table();
+        if table.window(&range)?.is_some() {
+            return Err(ReservationError::Filled { offset: range.start });
+        }
+        if let Some(offset) = table.pieces.first_filled(&range) {
+            return Err(ReservationError::Filled { offset });
+        }
+        let base = self.0.base.wrapping_add(range.start as usize);
+        // SAFETY: the range is of this reservation, which owns its addresses, and has no memory.
+        // The window is closed before the reservation ends: whoever opened it keeps that.
+        match unsafe { Window::open(base, len, region, region_offset, descriptor) } {
+            Ok(window) => {
+                table.windows.insert(range.start, window);
+                Ok(())
+            }
+            Err((call, errno)) => {
+                // Back: what may be mapped there now has no access, as what was there before.
+                let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+                // SAFETY: as above.
+                let _ = unsafe { rustix::mm::mmap_anonymous(base.cast(), len as usize, ProtFlags::empty(), flags) };
+                Err(refused(call, errno))
+            }
+        }
+    }
+
+    /// Closes the window that starts at a byte: the range is reserved address space again.
+    pub(crate) fn close_window(&self, start: u64) {
+        let mut table = self.table();
+        if let Some(window) = table.windows.remove(&start) {
+            window.close();
+        }
+    }
+
+    /// Maps the page of a window that a byte lies in once more, if the program may touch it.
+    pub(crate) fn show_again(&self, offset: u64) -> Result<(), ReservationError> {
+        let table = self.table();
+        match table.window_at(offset) {
+            Some((at, window)) => window.show_again(((offset - at) / PAGE) as usize),
+            None => Ok(()),
+        }
+    }
+
+    /// Has whoever waits for the page of a window that a byte lies in get SIGSEGV.
+    pub(crate) fn refuse(&self, offset: u64, is_store: bool) -> Result<(), ReservationError> {
+        let page = offset / PAGE * PAGE;
+        match self.table().window(&(page..page + PAGE))? {
+            Some(Part { window, pages, .. }) => {
+                window.refuse(pages.start, is_store).map_err(|errno| refused("mprotect", errno))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Loads bytes as the program does: what the access of a page does not allow is a page fault,
@@ -474,7 +650,7 @@ impl Reservation {
         if are_pages(offset, len, size) { Ok(offset..offset + len) } else { Err(wrong) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, Inside> {
         self.0.table.lock().expect("no panic while the lock is held")
     }
 }
@@ -487,7 +663,10 @@ impl std::fmt::Debug for Reservation {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let table = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
+        let inside = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
+        // Windows keep their reservation, and have been closed.
+        debug_assert!(inside.windows.is_empty(), "a window is open yet");
+        let table = &mut inside.pieces;
         // From the end, each address once: what is unmapped may be another thread's a moment later.
         // Memory goes a piece at a time, as that of a region does; gaps have none and go at once.
         let mut end = self.len;

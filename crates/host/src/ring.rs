@@ -106,7 +106,7 @@ impl<W: Words> Producer<W> {
     /// The next free slot, or none when the ring is full.
     #[inline]
     pub fn claim(&mut self) -> Option<Filling<'_>> {
-        if self.produced - self.given_back >= self.shape.slots as u64 && !self.look_for_space() {
+        if self.produced - self.given_back >= self.shape.slots as u64 && !self.reload_credit() {
             return None;
         }
         let start = self.shape.slot(self.produced);
@@ -116,12 +116,12 @@ impl<W: Words> Producer<W> {
 
     /// Slots that are free as far as this side knows after a look.
     pub fn free(&mut self) -> usize {
-        self.look_for_space();
+        self.reload_credit();
         self.shape.slots - (self.produced - self.given_back) as usize
     }
 
     #[cold]
-    fn look_for_space(&mut self) -> bool {
+    fn reload_credit(&mut self) -> bool {
         let claim = self.words.words()[self.shape.given_back()].load(Ordering::Acquire);
         if claim >= self.given_back && claim <= self.produced {
             self.given_back = claim;

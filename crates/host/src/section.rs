@@ -97,7 +97,7 @@ impl<T> SectionLock<T> {
     }
 
     /// Gives back what [`take`](Self::take) took, in the parent and in the child.
-    pub fn give_back(&self) {
+    pub fn release(&self) {
         HELD.set(HELD.get().saturating_sub(1));
         self.holder.store(0, Release);
     }
@@ -126,7 +126,7 @@ impl<T> DerefMut for Section<'_, T> {
 
 impl<T> Drop for Section<'_, T> {
     fn drop(&mut self) {
-        self.lock.give_back();
+        self.lock.release();
     }
 }
 

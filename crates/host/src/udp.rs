@@ -221,7 +221,7 @@ impl UdpPort {
         tail: &[u8],
     ) -> io::Result<()> {
         let sent = self.try_send_pages(pipe, to, head, (region, offset, len), tail);
-        pipe.settle(&sent);
+        pipe.record_outcome(&sent);
         sent
     }
 

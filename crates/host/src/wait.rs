@@ -150,7 +150,8 @@ impl Waiter {
     /// let waiter = Waiter::new();
     /// let sleep = |_until| std::thread::sleep(Duration::from_micros(50));
     /// let deadline = waiter.deadline(Duration::from_millis(2));
-    /// assert_eq!(waiter.wait_with(deadline, Some(TIMED_SLEEPS), || None::<()>, sleep), Err(TimedOut));
+    /// let ended = waiter.wait_with(deadline, Some(TIMED_SLEEPS), || None::<()>, sleep);
+    /// assert_eq!(ended, Err(TimedOut));
     /// ```
     pub fn wait_with<T>(
         &self,

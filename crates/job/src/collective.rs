@@ -14,7 +14,7 @@
 //! another view meanwhile, which the flag shows before and after.
 
 use crate::error::JobError;
-use crate::limits::{ALLGATHER_BYTES_MAX, JOB_LOOK, JOB_NEWS_TIME, JOB_RANKS_MAX};
+use crate::limits::{ALLGATHER_BYTES_MAX, JOB_CHANGE_TIME, JOB_POLL, JOB_RANKS_MAX};
 use crate::member::Job;
 use crate::protocol::MemberState;
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ impl Call<'_> {
             let to = self.members[(self.own + count - far) % count];
             let from = self.members[(self.own + far) % count];
             let part = far.min(count - far);
-            self.tell(area, to, step, &values[..part.min(values.len())])?;
+            self.send_values(area, to, step, &values[..part.min(values.len())])?;
             self.wait(area, from, step)?;
             if value.is_some() {
                 values.extend(self.read(area, from, step, part)?);
@@ -150,8 +150,8 @@ impl Call<'_> {
         Ok(values)
     }
 
-    /// Writes values and flag into the area of another member.
-    fn tell(&self, area: &mut Area, to: u32, step: u64, values: &[Vec<u8>]) -> Result<(), JobError> {
+    /// Sends values and flag into the area of another member.
+    fn send_values(&self, area: &mut Area, to: u32, step: u64, values: &[Vec<u8>]) -> Result<(), JobError> {
         let import = match area.peers.entry(to) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -187,14 +187,14 @@ impl Call<'_> {
         let offset = self.half * half_bytes(area.room) + 8 * step;
         let mut gone = None;
         loop {
-            let slice = self.job.session().deadline(JOB_LOOK).min(self.deadline);
+            let slice = self.job.session().deadline(JOB_POLL).min(self.deadline);
             // A flag of a later view means that we were overtaken: ours will not come any more.
             match area.export.wait_word_by(offset, |word| self.is_here(word) || self.is_past(word), slice) {
                 Ok(word) if self.is_here(word) => return Ok(()),
                 Ok(_) => return Err(self.overtaken(from)?),
                 Err(WaitError::TimedOut { .. }) if slice < self.deadline && !is_interrupted() => {
                     match (gone, self.check(from)) {
-                        // What it sent before its end may be on its way: one more look.
+                        // What it sent before its end may be on its way: one more poll.
                         (None, found) => gone = found.err(),
                         (Some(error), _) => return Err(error),
                     }
@@ -238,7 +238,7 @@ impl Call<'_> {
         if !self.job.has_changed()? {
             return Ok(());
         }
-        let view = self.job.look()?;
+        let view = self.job.current_view()?;
         let state = |rank: u32| view.ranks.get(rank as usize).map_or(MemberState::Failed, |(state, _)| *state);
         let gone = |rank: &u32| match state(*rank) {
             MemberState::Running => false,
@@ -252,13 +252,13 @@ impl Call<'_> {
     }
 
     /// A member goes on with other members: told as the end of the one that is missing there, which
-    /// our node hears of at about the same time.
+    /// our node learns of at about the same time.
     fn overtaken(&self, rank: u32) -> Result<JobError, JobError> {
-        let end = self.job.session().deadline(JOB_NEWS_TIME).min(self.deadline);
+        let end = self.job.session().deadline(JOB_CHANGE_TIME).min(self.deadline);
         while !self.job.has_changed()? && now(self.job) < end.0 {
             std::thread::sleep(TIMED_SLEEP_MAX);
         }
-        let view = self.job.look()?;
+        let view = self.job.current_view()?;
         let state = |rank: u32| view.ranks.get(rank as usize).map_or(MemberState::Failed, |(state, _)| *state);
         let gone = self.members.iter().copied().find(|rank| state(*rank) != MemberState::Running);
         let gone = gone.map(|rank| JobError::MemberGone { what: self.what, rank, state: state_text(state(rank)) });
@@ -268,7 +268,7 @@ impl Call<'_> {
     /// An error with a member, told as its end if it has ended.
     fn blame(&self, rank: u32, error: JobError) -> JobError {
         // Its end is known to the launcher a moment before it is to us.
-        let end = self.job.session().deadline(JOB_NEWS_TIME);
+        let end = self.job.session().deadline(JOB_CHANGE_TIME);
         loop {
             match self.check(rank) {
                 Err(gone @ JobError::MemberGone { .. }) => return gone,

@@ -112,9 +112,9 @@ pub enum JobError {
         /// How it ended.
         error: WaitError,
     },
-    /// News of members cannot be had.
+    /// There is no way to be notified of changes of the members.
     #[error(transparent)]
-    News(#[from] WaitError),
+    ChangeNotifier(#[from] WaitError),
     /// There is no such rank.
     #[error("rank {rank} does not exist; the job has {size} ranks")]
     NoRank {

@@ -16,7 +16,7 @@ impl Kind for JobError {
             JobError::Import(error) => error.kind(),
             JobError::Transfer(error) => error.kind(),
             JobError::Call(error) => error.kind(),
-            JobError::Wait { error, .. } | JobError::News(error) => error.kind(),
+            JobError::Wait { error, .. } | JobError::ChangeNotifier(error) => error.kind(),
             JobError::NoRank { .. } => ErrorKind::OutOfBounds,
             JobError::MemberGone { .. } | JobError::HasLeft { .. } | JobError::Overtaken { .. } => {
                 ErrorKind::MembersChanged

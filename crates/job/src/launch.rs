@@ -209,11 +209,11 @@ impl Launch {
         let supervisor = session.import(&format!("{LAUNCH_PREFIX}{uid}/{token}"));
         let supervisor = place.node.iter().fold(supervisor, |import, node| import.node(node));
         link.connect(supervisor.rights(Rights::READ | Rights::WRITE).wait(self.timeout).open()?);
-        link.say(&Order::Hello { node: session.node().name.clone(), inbox });
+        link.send(&Order::Hello { node: session.node().name.clone(), inbox });
         let deadline = session.deadline(self.timeout);
         loop {
             link.pump()?;
-            match link.hear()? {
+            match link.receive()? {
                 Some(Report::Ready { node, pid }) => return Ok(Remote::new(link, node, pid, place.clone())),
                 Some(other) => return Err(LinkError::Protocol { what: format!("{other:?} before it was ready") }),
                 None if link.broken().is_some() => return Err(link.broken().expect("just seen").into()),

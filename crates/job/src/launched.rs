@@ -7,7 +7,7 @@
 
 use crate::error::LaunchError;
 use crate::launch::Place;
-use crate::limits::{JOB_EVENT_BYTES_MAX, JOB_INPUT_BYTES_MAX, JOB_RANKS_MAX, LAUNCH_LOOK};
+use crate::limits::{JOB_EVENT_BYTES_MAX, JOB_INPUT_BYTES_MAX, JOB_RANKS_MAX, LAUNCH_POLL};
 use crate::link::Link;
 use crate::protocol::{Exit, MemberState, Order, Program, Report, Stream};
 use crate::table::View;
@@ -143,7 +143,7 @@ impl Launched {
     pub(crate) fn begin(&mut self, program: Program, input: Option<u32>) {
         let places: Vec<u32> = self.view.ranks.iter().map(|(_, node)| *node).collect();
         for (own, remote) in self.remotes.iter_mut().enumerate() {
-            remote.link.say(&Order::Begin {
+            remote.link.send(&Order::Begin {
                 job: self.job.clone(),
                 program: program.clone(),
                 nodes: self.view.nodes.clone(),
@@ -153,7 +153,7 @@ impl Launched {
             });
             let here = |(_, node): &(usize, &u32)| **node == own as u32;
             let ranks = places.iter().enumerate().filter(here).map(|(rank, _)| rank as u32).collect();
-            remote.link.say(&Order::Start { ranks });
+            remote.link.send(&Order::Start { ranks });
         }
         self.turn();
     }
@@ -185,8 +185,8 @@ impl Launched {
     }
 
     /// A descriptor for event loops: readable when [`poll_event`](Self::poll_event) may have
-    /// something. Look every [`LAUNCH_LOOK`] in any case: the end of another node
-    /// makes nothing readable.
+    /// something. Poll every [`LAUNCH_POLL`] in any case: the end of another node makes nothing
+    /// readable.
     ///
     /// # Errors
     /// [`LaunchError::Wait`].
@@ -225,11 +225,11 @@ impl Launched {
             if left.is_zero() || self.ended {
                 return Ok(None);
             }
-            let nap = left.min(LAUNCH_LOOK);
-            let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
+            let time = left.min(LAUNCH_POLL);
+            let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
             let fd = self.session.event_fd()?;
             // An interrupted poll is a short one.
-            let _ = poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&nap));
+            let _ = poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&time));
         }
     }
 
@@ -242,7 +242,7 @@ impl Launched {
         let taken = bytes.len().min(room);
         if taken > 0 {
             *under_way += taken as u64;
-            self.remotes[node].link.say(&Order::Input { rank, bytes: bytes[..taken].to_vec() });
+            self.remotes[node].link.send(&Order::Input { rank, bytes: bytes[..taken].to_vec() });
             self.turn();
         }
         taken
@@ -256,14 +256,14 @@ impl Launched {
     /// Ends the standard input of a rank.
     pub fn close_input(&mut self, rank: u32) {
         if let Some((_, node)) = self.view.ranks.get(rank as usize) {
-            self.remotes[*node as usize].link.say(&Order::CloseInput { rank });
+            self.remotes[*node as usize].link.send(&Order::CloseInput { rank });
             self.turn();
         }
     }
 
     /// Sends a signal to all ranks.
     pub fn signal(&mut self, signal: i32) {
-        self.say_all(&Order::Signal { signal });
+        self.send_all(&Order::Signal { signal });
     }
 
     /// Ends the job: SIGTERM, and SIGKILL after the grace. [`JobEvent::Ended`] tells when it is
@@ -271,13 +271,13 @@ impl Launched {
     pub fn end(&mut self) {
         self.ending = true;
         let grace_ms = self.grace.as_millis() as u64;
-        self.say_all(&Order::End { grace_ms });
+        self.send_all(&Order::End { grace_ms });
     }
 
     /// Ends the job at once, by force.
     pub fn kill(&mut self) {
         self.ending = true;
-        self.say_all(&Order::End { grace_ms: 0 });
+        self.send_all(&Order::End { grace_ms: 0 });
     }
 
     /// Adds ranks on the nodes that have the fewest; says which ones.
@@ -296,9 +296,9 @@ impl Launched {
             self.alive.insert(rank);
             started.entry(node).or_default().push(rank);
         }
-        self.tell_members();
+        self.send_changes();
         for (node, ranks) in &started {
-            self.remotes[*node].link.say(&Order::Start { ranks: ranks.clone() });
+            self.remotes[*node].link.send(&Order::Start { ranks: ranks.clone() });
         }
         let all: Vec<u32> = started.into_values().flatten().collect();
         if !all.is_empty() {
@@ -326,8 +326,8 @@ impl Launched {
         Ok(failed)
     }
 
-    fn say_all(&mut self, order: &Order) {
-        self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.say(order));
+    fn send_all(&mut self, order: &Order) {
+        self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.send(order));
         self.turn();
     }
 
@@ -336,15 +336,15 @@ impl Launched {
         for index in 0..self.remotes.len() {
             self.listen(index);
         }
-        self.tell_members();
+        self.send_changes();
         for index in 0..self.remotes.len() {
-            self.settle(index);
+            self.flush_link(index);
         }
         if self.alive.is_empty() && !self.ending {
             self.ending = true;
             let order = Order::End { grace_ms: self.grace.as_millis() as u64 };
-            self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.say(&order));
-            (0..self.remotes.len()).for_each(|index| self.settle(index));
+            self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.send(&order));
+            (0..self.remotes.len()).for_each(|index| self.flush_link(index));
         }
         if !self.ended && self.remotes.iter().all(|remote| remote.done) {
             self.ended = true;
@@ -355,7 +355,7 @@ impl Launched {
     fn listen(&mut self, index: usize) {
         while !self.remotes[index].done && self.event_bytes < JOB_EVENT_BYTES_MAX {
             let link = &mut self.remotes[index].link;
-            match link.hear().transpose() {
+            match link.receive().transpose() {
                 Some(Ok(report)) => self.act(index, report),
                 Some(Err(error)) => return self.lost(index, &error.to_string()),
                 None => match link.take_in() {
@@ -367,7 +367,7 @@ impl Launched {
         }
     }
 
-    fn settle(&mut self, index: usize) {
+    fn flush_link(&mut self, index: usize) {
         if self.remotes[index].done {
             return;
         }
@@ -377,7 +377,7 @@ impl Launched {
             Ok(()) => link.broken().map(|error| error.to_string()),
         };
         let Some(error) = error else { return };
-        // What it said before its end is in our memory, its goodbye above all.
+        // What it sent before its end is in our memory, its goodbye above all.
         self.listen(index);
         if !self.remotes[index].done && self.event_bytes < JOB_EVENT_BYTES_MAX {
             self.lost(index, &error);
@@ -431,7 +431,7 @@ impl Launched {
         if !self.keep_going && !self.ending {
             self.ending = true;
             let order = Order::End { grace_ms: self.grace.as_millis() as u64 };
-            self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.say(&order));
+            self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.send(&order));
         }
     }
 
@@ -457,14 +457,14 @@ impl Launched {
         self.failed();
     }
 
-    fn tell_members(&mut self) {
+    fn send_changes(&mut self) {
         if self.joined.is_empty() && self.changed.is_empty() {
             return;
         }
         self.view.number += 1;
         let (joined, changed) = (std::mem::take(&mut self.joined), std::mem::take(&mut self.changed));
         let order = Order::Members { view: self.view.number, joined, changed };
-        self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.say(&order));
+        self.remotes.iter_mut().filter(|r| !r.done).for_each(|remote| remote.link.send(&order));
     }
 }
 

@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod changes;
 mod collective;
 mod error;
 mod kind;
@@ -36,7 +37,6 @@ mod launched;
 pub mod limits;
 pub mod link;
 mod member;
-mod news;
 mod pmix;
 pub mod protocol;
 pub mod table;
@@ -44,7 +44,7 @@ pub mod table;
 pub use error::{JobError, LaunchError, LinkError};
 pub use launch::{Launch, Place};
 pub use launched::{JobEvent, Launched};
-pub use member::{ASK_GROW, ASK_LEAVE, ASK_NEWS, Change, Job};
+pub use member::{ASK_CHANGES, ASK_GROW, ASK_LEAVE, Change, Job};
 pub use protocol::{Exit, MemberState, Stream};
 
 /// All handles go between threads.

@@ -15,16 +15,16 @@ pub const ALLGATHER_BYTES_MAX: usize = 256;
 /// supervisor exports it before it starts anybody, and writes it in microseconds, so this is the
 /// time of a busy machine.
 pub const JOB_TABLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks at the members while a collective call waits: a dead one is an error
+/// Time between two polls of the members while a collective call waits: a dead one is an error
 /// within a second.
-pub const JOB_LOOK: Duration = Duration::from_millis(50);
-/// Time between two looks, while a member waits for changes, whether the wait was interrupted: news
-/// wake it at once.
-pub const JOB_NEWS_LOOK: Duration = Duration::from_millis(20);
+pub const JOB_POLL: Duration = Duration::from_millis(50);
+/// Time between two polls, while a member waits for changes, whether the wait was interrupted: a
+/// change wakes it at once.
+pub const JOB_INTERRUPT_POLL: Duration = Duration::from_millis(20);
 /// How long nodes may take to come up with a supervisor.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks whether nodes and supervisors are still there.
-pub const LAUNCH_LOOK: Duration = Duration::from_millis(50);
+/// Time between two polls whether nodes and supervisors are still there.
+pub const LAUNCH_POLL: Duration = Duration::from_millis(50);
 /// Output of ranks that waits for somebody to take it, bytes; then ranks wait in their writes.
 pub const JOB_EVENT_BYTES_MAX: usize = 1 << 20;
 /// Standard input under way to one rank, bytes: what it has not read does not hold up what is for
@@ -37,6 +37,6 @@ pub const LINK_RING_BYTES: u64 = 256 << 10;
 pub const LINK_PIECE_BYTES: u64 = 32 << 10;
 /// Longest message of a link, bytes: arguments and environment may have a few MiB.
 pub const LINK_MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// How long news of a member may take from one node of a job to another, on a busy machine: errors
-/// wait so long for their cause.
-pub const JOB_NEWS_TIME: Duration = Duration::from_millis(500);
+/// How long a change of a member may take from one node of a job to another, on a busy machine:
+/// errors wait so long for their cause.
+pub const JOB_CHANGE_TIME: Duration = Duration::from_millis(500);

@@ -38,8 +38,8 @@ pub struct Link {
     sent: u64,
     /// Bytes taken from our ring.
     taken: u64,
-    /// What the other side knows of that.
-    told: u64,
+    /// What the other side has been sent of that.
+    acked: u64,
     out: VecDeque<u8>,
     /// Bytes that have come and are no whole message yet.
     partial: VecDeque<u8>,
@@ -53,10 +53,10 @@ impl Link {
     pub fn listen(session: &Session, name: &str) -> Result<Link, LinkError> {
         let inbox = session.export(RING + LINK_RING_BYTES).name(name).notify(true).create()?;
         let (out, partial) = (VecDeque::new(), VecDeque::new());
-        Ok(Link { session: session.clone(), inbox, peer: None, sent: 0, taken: 0, told: 0, out, partial })
+        Ok(Link { session: session.clone(), inbox, peer: None, sent: 0, taken: 0, acked: 0, out, partial })
     }
 
-    /// The other side is known: what was said waits no longer.
+    /// The other side is known: queued messages wait no longer.
     pub fn connect(&mut self, peer: Import) {
         self.peer = Some(peer);
     }
@@ -67,7 +67,7 @@ impl Link {
     }
 
     /// Whether the other side has imported ours. It asks the node, so it is for the time before
-    /// anything was said.
+    /// anything was sent.
     ///
     /// # Errors
     /// [`LinkError::Call`].
@@ -78,7 +78,7 @@ impl Link {
     }
 
     /// Queues a message; [`pump`](Self::pump) moves it.
-    pub fn say<M: Serialize>(&mut self, message: &M) {
+    pub fn send<M: Serialize>(&mut self, message: &M) {
         let bytes = encode(message);
         self.out.extend((bytes.len() as u32).to_le_bytes());
         self.out.extend(bytes);
@@ -98,8 +98,8 @@ impl Link {
         self.put_out()
     }
 
-    /// Takes in what has come; says whether that was anything. [`pump`](Self::pump) does it too;
-    /// who cannot use more messages now leaves both, and the other side waits.
+    /// Takes in what has come; returns whether that was anything. [`pump`](Self::pump) does it too;
+    /// a caller that cannot use more messages now leaves both, and the other side waits.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -118,10 +118,10 @@ impl Link {
         self.inbox.read(RING, &mut piece[first..]).expect(inside);
         self.partial.extend(piece);
         self.taken = tail;
-        if self.taken - self.told >= LINK_RING_BYTES / 4 {
+        if self.taken - self.acked >= LINK_RING_BYTES / 4 {
             if let Some(peer) = &self.peer {
                 peer.send_with(ACKED, &self.taken.to_le_bytes(), SendOptions::notify())?;
-                self.told = self.taken;
+                self.acked = self.taken;
             }
         }
         Ok(came > 0)
@@ -131,7 +131,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError::Protocol`].
-    pub fn hear<M: DeserializeOwned>(&mut self) -> Result<Option<M>, LinkError> {
+    pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, LinkError> {
         if self.partial.len() < 4 {
             return Ok(None);
         }

@@ -4,10 +4,10 @@
 //! has last taken up (at attach, then by [`Job::changes`]); a change that matters to a call under
 //! way is an error of that call, never a hang.
 
+use crate::changes::ChangeNotifier;
 use crate::collective::Area;
 use crate::error::JobError;
-use crate::limits::{JOB_NEWS_LOOK, JOB_TABLE_TIMEOUT};
-use crate::news::News;
+use crate::limits::{JOB_INTERRUPT_POLL, JOB_TABLE_TIMEOUT};
 use crate::protocol::{JOB_VARIABLE, MemberState, NODE_VARIABLE, RANK_VARIABLE, asks_name, member_name, table_name};
 use crate::table::View;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,8 +21,9 @@ pub const ASK_LEAVE: u64 = 1;
 /// It wants more ranks: their number is in the upper half.
 pub const ASK_GROW: u64 = 2;
 
-/// It wants to be told of changes, through its export [`NEWS_NAME`](super::protocol::NEWS_NAME).
-pub const ASK_NEWS: u64 = 3;
+/// It wants to be notified of changes, through its export
+/// [`CHANGES_NAME`](super::protocol::CHANGES_NAME).
+pub const ASK_CHANGES: u64 = 3;
 
 /// This process's membership in a job.
 pub struct Job {
@@ -33,7 +34,7 @@ pub struct Job {
     view: Mutex<View>,
     pub(crate) area: Mutex<Option<Area>>,
     /// Made when first asked for.
-    news: OnceLock<News>,
+    notifier: OnceLock<ChangeNotifier>,
 }
 
 /// Where the job's state comes from.
@@ -101,8 +102,8 @@ impl Job {
     }
 
     fn new(session: Session, id: String, rank: u32, source: Source, view: View) -> Job {
-        let (view, area, news) = (Mutex::new(view), Mutex::new(None), OnceLock::new());
-        Job { session, id, rank, source, view, area, news }
+        let (view, area, notifier) = (Mutex::new(view), Mutex::new(None), OnceLock::new());
+        Job { session, id, rank, source, view, area, notifier }
     }
 
     /// Number of this process in the job.
@@ -180,7 +181,7 @@ impl Job {
     /// # Errors
     /// [`JobError::Transfer`] when the supervisor has gone, which ends the job.
     pub fn changes(&self) -> Result<Vec<Change>, JobError> {
-        self.news.get().into_iter().for_each(News::clear);
+        self.notifier.get().into_iter().for_each(ChangeNotifier::clear);
         let Source::Supervised { table, .. } = &self.source else { return Ok(Vec::new()) };
         let mut view = self.lock();
         if View::number(table)? == view.number {
@@ -209,12 +210,12 @@ impl Job {
     /// [`changes_fd`](Self::changes_fd) says.
     pub fn wait_changes(&self, timeout: Duration) -> Result<Vec<Change>, JobError> {
         let deadline = self.session.deadline(timeout);
-        let news = self.news()?;
+        let notifier = self.notifier()?;
         loop {
             let changes = self.changes()?;
             let left = deadline.left(self.session.deadline(Duration::ZERO).0);
             match left {
-                Some(left) if changes.is_empty() && !is_interrupted() => news.sleep(left.min(JOB_NEWS_LOOK)),
+                Some(left) if changes.is_empty() && !is_interrupted() => notifier.sleep(left.min(JOB_INTERRUPT_POLL)),
                 _ => return Ok(changes),
             }
         }
@@ -225,17 +226,17 @@ impl Job {
     /// asks for it gets a thread that is asleep between changes.
     ///
     /// # Errors
-    /// [`JobError::News`], [`JobError::Export`] or [`JobError::Transfer`] when there is no way to
-    /// be told.
+    /// [`JobError::ChangeNotifier`], [`JobError::Export`] or [`JobError::Transfer`] when there is
+    /// no way to be notified.
     pub fn changes_fd(&self) -> Result<BorrowedFd<'_>, JobError> {
-        Ok(self.news()?.as_fd())
+        Ok(self.notifier()?.as_fd())
     }
 
-    fn news(&self) -> Result<&News, JobError> {
+    fn notifier(&self) -> Result<&ChangeNotifier, JobError> {
         let _one_at_a_time = self.lock();
-        match self.news.get() {
-            Some(news) => Ok(news),
-            None => News::new(self).map(|news| self.news.get_or_init(|| news)),
+        match self.notifier.get() {
+            Some(notifier) => Ok(notifier),
+            None => ChangeNotifier::new(self).map(|notifier| self.notifier.get_or_init(|| notifier)),
         }
     }
 
@@ -268,7 +269,7 @@ impl Job {
     }
 
     /// The state as it is now, which collective calls do not yet run over.
-    pub(crate) fn look(&self) -> Result<View, JobError> {
+    pub(crate) fn current_view(&self) -> Result<View, JobError> {
         match &self.source {
             Source::Supervised { table, .. } => Ok(View::read(table)?),
             Source::Fixed => Ok(self.lock().clone()),

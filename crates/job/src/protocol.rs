@@ -1,4 +1,4 @@
-//! What a launcher and the supervisors of its job say to each other, through a
+//! What a launcher and the supervisors of its job send each other, through a
 //! [`Link`](super::link::Link).
 //!
 //! Invariant: both sides are of one release (the attach to the node has seen to that), and belong
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Start of the names of a job's exports.
 pub const JOB_PREFIX: &str = "vmmc.job/";
 /// Name among a rank's exports of the word through which its supervisor tells it of changes.
-pub const NEWS_NAME: &str = "vmmc.news";
+pub const CHANGES_NAME: &str = "vmmc.news";
 /// Environment of a rank: number in the job, from 0.
 pub const RANK_VARIABLE: &str = "VMMC_RANK";
 /// Environment of a rank: ranks at the start.

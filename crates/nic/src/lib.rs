@@ -30,8 +30,12 @@
 //! use vmmc_nic::*;
 //! # struct Ram(Vec<u8>);
 //! # impl Dma for Ram {
-//! #     fn deposit(&mut self, _: RegionRef, at: u64, data: &[u8]) { self.0[at as usize..][..data.len()].copy_from_slice(data) }
-//! #     fn gather(&mut self, _: RegionRef, at: u64, out: &mut [u8]) { out.copy_from_slice(&self.0[at as usize..][..out.len()]) }
+//! #     fn deposit(&mut self, _: RegionRef, at: u64, data: &[u8]) {
+//! #         self.0[at as usize..][..data.len()].copy_from_slice(data)
+//! #     }
+//! #     fn gather(&mut self, _: RegionRef, at: u64, out: &mut [u8]) {
+//! #         out.copy_from_slice(&self.0[at as usize..][..out.len()])
+//! #     }
 //! #     fn copy(&mut self, _: RegionRef, _: u64, _: RegionRef, _: u64, _: u64) {}
 //! #     fn atomic(&mut self, _: RegionRef, _: u64, _: AtomicOp) -> u64 { 0 }
 //! # }
@@ -44,11 +48,13 @@
 //!     access: Access::SameUser, notify: true, redirectable: false, ring: false,
 //! })?;
 //! node.import(now, user, ImportSpec {
-//!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(), rights: Rights::WRITE, wait: false, deadline: now,
+//!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(),
+//!     rights: Rights::WRITE, wait: false, deadline: now,
 //! }, Cookie(1));
 //! let Some(Event::ImportDone { result: Ok(grant), .. }) = node.poll_event() else { panic!() };
 //! let hello = Command::Send {
-//!     import: grant.import, offset: 8, source: Source::Inline(b"hello"), notify: None, counter: None, completion: None,
+//!     import: grant.import, offset: 8, source: Source::Inline(b"hello"),
+//!     notify: None, counter: None, completion: None,
 //! };
 //! node.post(now, user, hello, &mut memory)?;
 //! assert_eq!(&memory.0[8..13], b"hello");

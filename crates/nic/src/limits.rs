@@ -68,7 +68,7 @@ pub const PROCESS_OPS_MAX: usize = 8_192;
 pub const INLINE_BUFFERS_MAX: usize = 65_536;
 /// Fetches and atomics a peer may have outstanding here; the requester holds further ones back. One
 /// process has half of them, a full command ring.
-pub const SERVED_REQUESTS_MAX: usize = 2_048;
+pub const INBOUND_REQUESTS_MAX: usize = 2_048;
 /// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
 pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
 /// Ranges of one gather-send: the differences of a page have at most 512 words, and so no more than
@@ -238,7 +238,7 @@ pub const COOKIE_SPAN: Duration = Duration::from_secs(2);
 /// An attempt takes no other cookie for so long: one that comes sooner is an old one, or forged by
 /// somebody who has the key.
 pub const COOKIE_HOLD: Duration = Duration::from_secs(1);
-/// No second question to an address that a peer was heard from and that is not proven, before this.
+/// Least time between questions to an address that a peer sent from and that is not proven.
 pub const NEWCOMER_RETRY: Duration = Duration::from_millis(100);
 /// How long a node that claims the name of a live one waits until the other is taken for gone.
 pub const NAME_CONTEST: Duration = Duration::from_millis(100);

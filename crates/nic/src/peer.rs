@@ -154,20 +154,20 @@ impl Peer {
         self.paths[index].failed = false;
     }
 
-    /// Another path than the current one, if the peer was heard there last: it works, at least from
+    /// Another path than the current one, if the last packet came on it: it works, at least from
     /// there to here.
-    pub(crate) fn heard_elsewhere(&self) -> Option<usize> {
+    pub(crate) fn received_elsewhere(&self) -> Option<usize> {
         let from = self.session.as_deref()?.last_from?;
         self.path_of(from).filter(|&index| index != self.current)
     }
 
-    /// Gives the current path up for the one that the peer was heard on last, or else for the next
-    /// one; false when there is no other.
+    /// Gives the current path up for the one of the last packet, or else for the next one; false
+    /// when there is no other.
     pub(crate) fn switch_path(&mut self) -> bool {
         if self.paths.len() < 2 {
             return false;
         }
-        let heard = self.heard_elsewhere();
+        let last = self.received_elsewhere();
         let path = &mut self.paths[self.current];
         path.failed = true;
         path.failures += 1;
@@ -175,7 +175,7 @@ impl Peer {
         let count = self.paths.len();
         let candidates = (1..count).map(|step| (self.current + step) % count);
         let working = candidates.clone().find(|&index| !self.paths[index].failed);
-        self.current = heard.or(working).or_else(|| candidates.clone().next()).expect("there are two paths or more");
+        self.current = last.or(working).or_else(|| candidates.clone().next()).expect("there are two paths or more");
         true
     }
 

@@ -24,15 +24,15 @@ use crate::time::Time;
 use crate::waiters::Waiters;
 use crate::wire::chunk::Handle;
 
-/// A session of a certain peer; the serial number tells it from earlier ones.
+/// Names a session with a peer. The serial number distinguishes it from earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Via {
+pub(crate) struct SessionId {
     pub(crate) peer: u16,
     pub(crate) serial: u64,
 }
 
-impl Via {
-    /// How drivers know the session. Never 0, which is this node, however many there have been.
+impl SessionId {
+    /// The number by which drivers know the session. Never 0, which means this node.
     pub(crate) fn number(self) -> u32 {
         (self.serial as u32).max(1)
     }
@@ -84,7 +84,7 @@ impl From<Key<Export>> for ExportId {
 /// Permission of a remote importer. Everything a deposit needs is here.
 #[derive(Clone, Copy)]
 pub(crate) struct Grant {
-    pub(crate) via: Via,
+    pub(crate) via: SessionId,
     pub(crate) handle: Handle,
     pub(crate) export: Key<Export>,
     pub(crate) target: Target,
@@ -121,16 +121,16 @@ pub(crate) enum Arrivals {
     Appended,
 }
 
-/// Where an import leads.
+/// The way to the export of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lead {
+pub(crate) enum Route {
     /// Not answered yet; the key of the wait.
     Pending(Key<Wait>),
     Local {
         position: usize,
     },
     Remote {
-        via: Via,
+        via: SessionId,
         grant: u64,
     },
 }
@@ -139,7 +139,7 @@ pub(crate) struct Import {
     pub(crate) export: ExportId,
     pub(crate) len: u64,
     pub(crate) rights: Rights,
-    pub(crate) lead: Lead,
+    pub(crate) route: Route,
     pub(crate) broken: Option<OpError>,
     /// The export is an append ring.
     pub(crate) ring: bool,
@@ -183,14 +183,14 @@ pub(crate) enum WaitAt {
     /// For a session with this peer.
     Peer(u16),
     /// For its turn to be asked for through this session, among those of this user.
-    Turn { via: Via, uid: u32 },
+    Turn { via: SessionId, uid: u32 },
     /// For its answer.
-    Answer(Via),
+    Answer(SessionId),
 }
 
 impl WaitAt {
     /// Whether it is a session that it waits for.
-    pub(crate) fn is_through(self, session: Via) -> bool {
+    pub(crate) fn is_through(self, session: SessionId) -> bool {
         matches!(self, WaitAt::Turn { via, .. } | WaitAt::Answer(via) if via == session)
     }
 }
@@ -226,7 +226,7 @@ pub(crate) struct Tables {
     pub(crate) trusts_users: bool,
     /// Messages that came. The driver takes them after each datagram, and no datagram makes more
     /// than the receive window of them due.
-    pub(crate) messages: VecDeque<(Via, Box<[u8]>)>,
+    pub(crate) messages: VecDeque<(SessionId, Box<[u8]>)>,
     pub(crate) stats: Stats,
 }
 
@@ -342,13 +342,13 @@ impl Tables {
 
     /// The grant that the peer of a session names, if that session was given it.
     #[inline]
-    pub(crate) fn grant(&self, via: Via, claimed: u64) -> Option<&Grant> {
+    pub(crate) fn grant(&self, via: SessionId, claimed: u64) -> Option<&Grant> {
         self.grants.get(Key::from_u64(claimed)).filter(|grant| grant.via == via)
     }
 
     /// The same, to be changed.
     #[inline]
-    pub(crate) fn grant_mut(&mut self, via: Via, claimed: u64) -> Option<&mut Grant> {
+    pub(crate) fn grant_mut(&mut self, via: SessionId, claimed: u64) -> Option<&mut Grant> {
         self.grants.get_mut(Key::from_u64(claimed)).filter(|grant| grant.via == via)
     }
 
@@ -384,7 +384,7 @@ impl Tables {
         export.local_importers.swap_remove(position);
         if let Some(&(process, import)) = export.local_importers.get(position) {
             if let Some(import) = self.import_mut(process, import) {
-                import.lead = Lead::Local { position };
+                import.route = Route::Local { position };
             }
         }
     }
@@ -709,7 +709,7 @@ mod tests {
 
     #[test]
     fn no_session_has_the_number_of_this_node() {
-        let number = |serial| Via { peer: 0, serial }.number();
+        let number = |serial| SessionId { peer: 0, serial }.number();
         assert_eq!([1, 7, 1 << 32, (1 << 32) + 7].map(number), [1, 7, 1, 7]);
     }
 
@@ -725,7 +725,7 @@ mod tests {
             export: ExportId { slot: 0, generation: 1 },
             len: 1,
             rights: Rights::READ,
-            lead: Lead::Local { position: 0 },
+            route: Route::Local { position: 0 },
             broken: None,
             ring: false,
             refusals: 0,
@@ -736,17 +736,17 @@ mod tests {
         assert_eq!(tables.events.len(), BREAKS_PER_TURN);
         // One of the others was given back meanwhile.
         tables.process_mut(id).expect("there").imports.remove(keys[0]);
-        let mut told = Vec::new();
+        let mut broken = Vec::new();
         while !(tables.events.is_empty() && tables.breaking.is_empty()) {
             while let Some(Event::ImportBroken { import, .. }) = tables.events.pop_front() {
-                told.push(Key::from(import));
+                broken.push(Key::from(import));
             }
             tables.go_on_breaking();
             assert!(tables.events.len() <= BREAKS_PER_TURN);
         }
-        told.sort_unstable();
+        broken.sort_unstable();
         let mut wanted = keys[1..].to_vec();
         wanted.sort_unstable();
-        assert_eq!(told, wanted);
+        assert_eq!(broken, wanted);
     }
 }

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rights::{Owner, ROOT, Rights};
 use crate::slab::Key;
-use crate::tables::{Via, Wait};
+use crate::tables::{SessionId, Wait};
 use crate::wire::chunk::Handle;
 
 /// One that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     Local(Key<Wait>),
-    Remote { via: Via, handle: Handle, uid: u32, rights: Rights },
+    Remote { via: SessionId, handle: Handle, uid: u32, rights: Rights },
 }
 
 /// Which waiter: a wait of this node, or an import of another one.
@@ -29,7 +29,7 @@ impl WaiterKey {
     const FIRST: WaiterKey = WaiterKey::Local(Key::NONE);
     const LAST: WaiterKey = WaiterKey::Remote { peer: u16::MAX, serial: u64::MAX, process: u32::MAX, import: u64::MAX };
 
-    pub(crate) fn remote(via: Via, handle: Handle) -> WaiterKey {
+    pub(crate) fn remote(via: SessionId, handle: Handle) -> WaiterKey {
         WaiterKey::Remote { peer: via.peer, serial: via.serial, process: handle.process, import: handle.import }
     }
 }
@@ -143,7 +143,7 @@ impl Waiters {
     }
 
     /// Drops those of a session that is over.
-    pub(crate) fn drop_session(&mut self, gone: Via) {
+    pub(crate) fn drop_session(&mut self, gone: SessionId) {
         self.names.retain(|_, of_name| {
             of_name.all.retain(|key, (takes, waiter)| {
                 let stays = !matches!(waiter, Waiter::Remote { via, .. } if *via == gone);
@@ -161,7 +161,7 @@ impl Waiters {
 mod tests {
     use super::*;
 
-    const VIA: Via = Via { peer: 3, serial: 9 };
+    const VIA: SessionId = SessionId { peer: 3, serial: 9 };
 
     fn local(wait: u64) -> Waiter {
         Waiter::Local(Key::from_u64(wait))

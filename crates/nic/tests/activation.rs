@@ -20,7 +20,7 @@ fn the_driver_hears_who_waits_for_an_on_demand_export_and_its_refusal_reaches_th
         // One that does not wait is answered.
         world.start_import(from, importer, 1, "demand/y", false);
         assert_eq!(world.import_answer(from).err(), Some(ImportError::NoSuchExport));
-        world.settle();
+        world.run_to_quiescence();
         let wanted = world.nodes[1].engine.poll_activation().expect("somebody waits");
         assert_eq!((wanted.name.as_str(), wanted.uid), ("demand/x", 1_000));
         assert_eq!(wanted.from.is_some(), from == 0);

@@ -51,7 +51,7 @@ fn an_offer_that_was_tampered_with_makes_no_session_and_no_weaker_one() {
     let importer = world.process(0);
     world.tape = Some(Vec::new());
     world.start_import(0, importer, 1, "buffer", false);
-    world.settle();
+    world.run_to_quiescence();
     let tape = world.tape.take().expect("recorded");
     let hello = tape.iter().rfind(|(_, _, data)| data[1] & 15 == 1).expect("a hello with a cookie");
     let stats = *world.nodes[1].engine.stats();

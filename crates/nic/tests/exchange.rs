@@ -40,10 +40,10 @@ fn a_small_send_arrives_and_completes() {
 fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
     for sealed in [false, true] {
         let mut s = setup(4, sealed, 64);
-        s.world.settle();
+        s.world.run_to_quiescence();
         let to = (s.import, 8);
         assert!(s.world.try_send_inline(0, s.sender, to, b"at once"));
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(&s.world.bytes(1, s.target)[8..15], b"at once");
         assert_eq!(s.world.nodes[0].engine.stats().sends, 1, "it was acknowledged");
         // What is wrong is left to the queue, where it gets its answer; so is what comes after
@@ -58,7 +58,7 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         s.world.faults.loss = 1_000;
         assert!(s.world.try_send_inline(0, s.sender, to, b"lost"));
         s.world.faults.loss = 0;
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(&s.world.bytes(1, s.target)[8..14], b"losted");
         assert!(s.world.nodes[0].engine.stats().retransmits > 0);
         // If others follow, they tell that it is missing before a timeout does.
@@ -69,7 +69,7 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         for number in 0..6 {
             assert!(s.world.try_send_inline(0, s.sender, (s.import, 40), &[number]));
         }
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(&s.world.bytes(1, s.target)[32..41], b"missing\0\x05");
         assert_eq!(s.world.nodes[0].engine.stats().timeouts, timeouts);
         // Until the window is full.
@@ -79,14 +79,14 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
             assert!(number < 100_000, "the window has no end");
         }
         assert!(number > 2);
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(s.world.bytes(1, s.target)[..8], (number - 1).to_le_bytes());
         assert_eq!(s.world.nodes[0].engine.stats().sends, 10 + number);
         assert!(s.world.try_send_inline(0, s.sender, (s.import, 0), b"room"));
         // After the end of the export it is an error like any other.
         let now = s.world.now;
         s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("it is there");
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert!(!s.world.try_send_inline(0, s.sender, (s.import, 0), b"late"));
     }
 }
@@ -95,7 +95,7 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
 fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
     for sealed in [false, true] {
         let mut s = setup(4, sealed, 64);
-        s.world.settle();
+        s.world.run_to_quiescence();
         let into = s.world.region(0, s.sender, 9, 64);
         let fetch = |cookie, offset| Command::Fetch {
             import: s.import,
@@ -130,7 +130,7 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
             asked += 1;
             assert!(asked < 10_000, "there is no bound");
         }
-        assert_eq!(asked - 10, limits::SERVED_REQUESTS_MAX as u64 / 2);
+        assert_eq!(asked - 10, limits::INBOUND_REQUESTS_MAX as u64 / 2);
         assert!(s.world.post(0, s.sender, fetch(asked, 0)).is_ok());
         for cookie in 10..=asked {
             assert_eq!(s.world.completion(0, cookie), Ok(8), "request {cookie} of {asked}");
@@ -140,7 +140,7 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
         s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("it is there");
         assert!(s.world.do_now(0, s.sender, fetch(7, 0)), "this side does not know yet");
         assert_eq!(s.world.completion(0, 7), Err(OpError::Revoked));
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert!(!s.world.do_now(0, s.sender, add(8)));
         assert_eq!(s.world.nodes[0].engine.processes().map(|process| process.outstanding_ops).sum::<usize>(), 0);
     }
@@ -153,7 +153,7 @@ fn setup_both_ways(sealed: bool) -> (Setup, RegionRef, ImportId) {
     let back = s.world.region(0, s.sender, 1, 64);
     s.world.export(0, back, "back");
     let answers = s.world.import(1, s.receiver, 0, "back").import;
-    s.world.settle();
+    s.world.run_to_quiescence();
     s.world.late = true;
     (s, back, answers)
 }
@@ -219,7 +219,7 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
         assert_eq!(along(&sizes[1]), answered[1..]);
         assert_eq!(along(&sizes[0]), [&answered[..rounds as usize], &[true]].concat());
         // What nothing follows is acknowledged by itself.
-        s.world.settle();
+        s.world.run_to_quiescence();
         let stats = [0, 1].map(|node| s.world.nodes[node].engine.stats());
         assert_eq!(stats.map(|stats| (stats.sends, stats.retransmits)), [(rounds + 1, 0), (rounds, 0)]);
     }
@@ -229,7 +229,7 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
 fn nobody_can_change_a_bit_of_a_packet_under_way() {
     for sealed in [false, true] {
         let mut s = setup(2, sealed, 64);
-        s.world.settle();
+        s.world.run_to_quiescence();
         let (mut whole, node) = (vec![0; 1500], &mut s.world.nodes[0]);
         let send = plain_send(s.import, 0, b"text");
         let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut whole, |_, _| {});
@@ -307,18 +307,18 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         s.world.deliver(1, later, &mut new.clone());
         s.world.deliver(1, earlier, &mut old.clone());
         assert_eq!(paths(&s.world), before, "anybody could have sent it on from there");
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later]].concat());
         let mut third = [0; 1500];
         let send = plain_send(s.import, 0, b"a word");
         let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut third, |_, _| {});
         s.world.deliver(1, earlier, &mut third[..sent.expect("nothing stands before it").len]);
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
         let mut fourth = [0; 1500];
         let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut fourth, |_, _| {});
         s.world.deliver(1, nowhere, &mut fourth[..sent.expect("nothing stands before it").len]);
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
     }
 }
@@ -441,12 +441,12 @@ fn a_counter_counts_sends_and_a_flush_waits_for_them() {
 #[test]
 fn small_sends_share_packets() {
     let mut s = setup(6, true, 4_096);
-    s.world.settle();
+    s.world.run_to_quiescence();
     let before = s.world.nodes[0].engine.stats().packets_out;
     for index in 0..20 {
         s.world.send(0, s.sender, s.import, index * 8, &[1; 8], index);
     }
-    s.world.settle();
+    s.world.run_to_quiescence();
     let packets = s.world.nodes[0].engine.stats().packets_out - before;
     assert!(packets <= 3, "{packets} packets for 20 sends of 8 bytes");
 }
@@ -498,7 +498,7 @@ fn an_import_can_wait_for_its_export() {
     assert!(matches!(world.import_answer(0), Err(ImportError::TimedOut { waited_ms: 30_000 })));
     let memory = world.region(1, owner, 2, 64);
     world.export(1, memory, "never");
-    world.settle();
+    world.run_to_quiescence();
     assert_eq!(world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 1);
 }
 
@@ -522,7 +522,7 @@ fn revocation_is_told_and_nothing_arrives_after_it() {
         let why = if owner_died { OpError::OwnerDied } else { OpError::Revoked };
         let broken = Event::ImportBroken { process: s.sender, import: s.import, why };
         s.world.wait_for(0, |event| *event == broken);
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert_eq!(s.world.bytes(1, s.target), before);
         s.world.send(0, s.sender, s.import, 0, &[1], 2);
         assert_eq!(s.world.completion(0, 2), Err(why));
@@ -536,7 +536,7 @@ fn an_importer_that_dies_leaves_nothing_behind() {
     s.world.send_region(0, source, s.import, 1_000_000, 1);
     let now = s.world.now;
     s.world.nodes[0].engine.detach(now, s.sender);
-    s.world.settle();
+    s.world.run_to_quiescence();
     assert_eq!(s.world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 0);
     assert_eq!(s.world.nodes[0].engine.processes().count(), 0);
     let info = s.world.nodes[0].engine.peers().next().expect("one peer");
@@ -556,7 +556,7 @@ fn an_import_given_back_still_delivers_what_was_sent() {
     s.world.nodes[0].engine.unimport(now, s.sender, s.import).expect("held");
     assert_eq!(s.world.completion(0, 1), Ok(1_000_000));
     assert!(s.world.bytes(1, s.target).iter().all(|byte| *byte == 7));
-    s.world.settle();
+    s.world.run_to_quiescence();
     assert_eq!(s.world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 0);
     assert!(s.world.nodes[0].engine.unimport(s.world.now, s.sender, s.import).is_err());
 }
@@ -591,7 +591,7 @@ fn incoming_data_goes_where_the_receiver_redirects_it() {
     assert_eq!((cookie, of), (Cookie(5), export));
     assert_eq!(report.copied, [ByteRange { start: 100, end: 200 }]);
     assert_eq!(report.redirected, [ByteRange { start: 200, end: 400 }]);
-    world.settle();
+    world.run_to_quiescence();
     let bytes = world.bytes(1, place);
     assert!(bytes[..100] == [1; 100] && bytes[100..300] == [2; 200] && bytes[300] == 0);
     assert!(world.bytes(1, memory)[400..600] == [3; 200]);

@@ -322,14 +322,14 @@ fn replayed_packets_and_hellos_change_nothing() {
     let import = world.import(0, ours, 1, "buffer").import;
     world.send(0, ours, import, 0, b"once", 1);
     assert_eq!(world.completion(0, 1), Ok(4));
-    world.settle();
+    world.run_to_quiescence();
     world.fill(1, target, |_| 0);
     let tape = world.tape.take().expect("recorded");
     for (from, to, data) in &tape {
         let node = world.nodes.iter().position(|node| node.addrs.contains(to)).expect("known");
         world.deliver(node, *from, &mut data.clone());
     }
-    world.settle();
+    world.run_to_quiescence();
     assert!(world.bytes(1, target).iter().all(|byte| *byte == 0));
     assert!(world.nodes[1].engine.stats().replays > 0);
     world.send(0, ours, import, 0, b"still alive", 2);
@@ -349,7 +349,7 @@ fn a_forged_hint_does_not_end_a_session() {
     let mut hint = data[..36].to_vec();
     hint[1] = hint[1] & 0xf0 | 5;
     world.deliver(0, to, &mut hint);
-    world.settle();
+    world.run_to_quiescence();
     assert_eq!(world.nodes[0].engine.stats().hellos_out, asked, "it is not even worth a question");
     world.send(0, ours, import, 0, b"y", 2);
     assert_eq!(world.completion(0, 2), Ok(1));
@@ -401,7 +401,7 @@ fn without_trust_in_users_other_nodes_import_only_what_is_for_anyone() {
         }
         // One that waits for its name is judged alike.
         world.start_import(0, ours, 1, "later", true);
-        world.settle();
+        world.run_to_quiescence();
         let at = world.region(1, owner, 4, 64);
         world.export(1, at, "later");
         assert_eq!(world.import_answer(0).is_ok(), trust);
@@ -433,7 +433,7 @@ fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
     assert_eq!(world.completion(0, 1), Ok(4));
     // The first one is gone: the name is free again, at the new address.
     world.nodes[0].down = true;
-    world.settle();
+    world.run_to_quiescence();
     world.import(2, process, 1, "buffer");
 }
 
@@ -624,7 +624,7 @@ fn a_send_cut_short_by_its_process_never_shows_its_last_byte() {
         world.run_for(Duration::from_micros(if seed % 2 == 0 { 100 } else { 1_500 }));
         let now = world.now;
         world.nodes[0].engine.detach(now, ours);
-        world.settle();
+        world.run_to_quiescence();
         let bytes = &world.bytes(1, target)[..3_000];
         let told = world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. }));
         if bytes[2_999] == 9 || told {

@@ -98,7 +98,7 @@ fn a_peer_that_has_the_key_and_lies_harms_only_its_session() {
         let grant = world.import(0, ours, 1, "buffer");
         world.tape = Some(Vec::new());
         world.send(0, ours, grant.import, 0, b"x", round);
-        world.settle();
+        world.run_to_quiescence();
         let tape = world.tape.take().expect("recorded");
         let to = world.nodes[1].addrs[0];
         let (from, _, data) = tape.iter().find(|(_, at, _)| *at == to).expect("sent").clone();
@@ -116,7 +116,7 @@ fn a_peer_that_has_the_key_and_lies_harms_only_its_session() {
             data[end..].copy_from_slice(&sum.to_le_bytes());
             world.deliver(1, from, &mut data);
         }
-        world.settle();
+        world.run_to_quiescence();
         world.nodes[0].events.clear();
         let now = world.now;
         // Unless the lies have ended the session, and the import with it.

@@ -102,7 +102,7 @@ fn who_waits_for_a_name_gets_none_of_another_user() {
         world.start_import_of(from, process, 1, (name(), Owner::default()), true);
         assert!(matches!(world.import_answer(from), Err(ImportError::TimedOut { .. })));
         export(&mut world, ROOT, "later", Access::SameUser).unwrap();
-        world.settle();
+        world.run_to_quiescence();
         let importers = |world: &World| -> usize {
             world.nodes[1].engine.exports().map(|export| export.remote_importers + export.local_importers).sum()
         };
@@ -128,7 +128,7 @@ fn an_import_that_waits_is_withdrawn_by_its_id_and_only_by_its_process() {
         export(&mut world, VICTIM, "later", Access::SameUser).unwrap();
         let now = world.now;
         world.nodes[from].engine.cancel_import(now, process, asked);
-        world.settle();
+        world.run_to_quiescence();
         assert_eq!(world.nodes[from].engine.imports().count(), 0);
     }
 }

@@ -30,7 +30,7 @@ fn a_thousand_exports_and_ten_thousand_imports_come_and_go() {
     for (index, import) in imports.iter().enumerate().take(EXPORTS) {
         world.send(0, ours, *import, 0, &(index as u64).to_le_bytes(), index as u64);
         if index % 500 == 499 {
-            world.settle();
+            world.run_to_quiescence();
         }
     }
     for index in 0..EXPORTS as u64 {
@@ -45,7 +45,7 @@ fn a_thousand_exports_and_ten_thousand_imports_come_and_go() {
     for import in imports {
         world.nodes[0].engine.unimport(world.now, ours, import).expect("held");
     }
-    world.settle();
+    world.run_to_quiescence();
     assert_eq!(world.nodes[0].engine.imports().count(), 0);
     assert_eq!(world.nodes[0].engine.peers().next().expect("one peer").in_flight_bytes, 0);
 }

@@ -33,7 +33,7 @@ fn attach(world: &mut World, uid: u32) -> ProcessId {
 
 /// How many imports that had been asked for were granted, and the last refusal.
 fn answers(world: &mut World) -> (usize, Option<ImportError>) {
-    world.settle();
+    world.run_to_quiescence();
     let (mut granted, mut refused) = (0, None);
     for event in world.nodes[0].events.drain(..) {
         match event {
@@ -70,7 +70,7 @@ fn a_user_that_waits_for_all_it_can_lets_others_wait_too() {
     assert!(granted == 0 && matches!(refused, Some(ImportError::TableFull { .. })), "{refused:?}");
     let honest = attach(&mut world, HONEST);
     world.start_import(0, honest, 1, "soon", true);
-    world.settle();
+    world.run_to_quiescence();
     let owner = world.process(1);
     let memory = world.region(1, owner, 2, 64);
     let spec = ExportSpec { access: Access::Anyone, ..export_spec(memory.region, 64, "soon") };
@@ -79,7 +79,7 @@ fn a_user_that_waits_for_all_it_can_lets_others_wait_too() {
     assert!(world.import_answer(0).is_ok());
     // What they hold comes back when they go.
     world.nodes[0].engine.detach(world.now, process);
-    world.settle();
+    world.run_to_quiescence();
     let next = attach(&mut world, HOSTILE);
     world.start_import(0, next, 1, "never", true);
     assert_eq!(answers(&mut world), (0, None), "it waits");
@@ -172,7 +172,7 @@ fn world_of_a_silent_node(seed: u64) -> (World, ProcessId, ImportId) {
     let mut world = world(seed);
     let honest = attach(&mut world, HONEST);
     let import = world.import(0, honest, 1, "open").import;
-    world.settle();
+    world.run_to_quiescence();
     let far = world.nodes[1].addrs[0];
     world.cut.insert(far);
     (world, honest, import)
@@ -180,10 +180,10 @@ fn world_of_a_silent_node(seed: u64) -> (World, ProcessId, ImportId) {
 
 /// The second node answers again: the session has lived on, and this many packets carry all that
 /// waited.
-fn hear_again(world: &mut World, honest: ProcessId, import: ImportId) -> u64 {
+fn reconnect(world: &mut World, honest: ProcessId, import: ImportId) -> u64 {
     world.cut.clear();
     let before = world.sent;
-    world.settle();
+    world.run_to_quiescence();
     let sent = world.sent - before;
     let ended = |event: &Event| matches!(event, Event::ImportBroken { .. } | Event::PeerDown { .. });
     assert!(!world.nodes[0].events.iter().any(ended), "the session has ended");
@@ -205,7 +205,7 @@ fn imports_withdrawn_while_a_node_is_silent_leave_nothing_to_say_to_it() {
         world.nodes[0].engine.cancel_import(world.now, process, asked);
     }
     // Some of the first went out before they were withdrawn, as many as fit the window.
-    let sent = hear_again(&mut world, honest, import);
+    let sent = reconnect(&mut world, honest, import);
     assert!(sent < 4_000, "{sent} packets");
 }
 
@@ -221,7 +221,7 @@ fn pings_that_end_while_a_node_is_silent_leave_nothing_to_say_to_it() {
         world.nodes[0].engine.handle_timeout(world.now);
         world.flush();
     }
-    let sent = hear_again(&mut world, honest, import);
+    let sent = reconnect(&mut world, honest, import);
     assert!(sent < 4_000, "{sent} packets");
 }
 
@@ -234,9 +234,9 @@ fn withdrawn_waits_are_answered_and_count_until_then() {
     for _ in 0..3 * limits::ASKED_PER_PEER_MAX / 2 / 2_048 {
         let asked: Vec<ImportId> =
             (0..2_048).map(|_| world.start_import_of(0, process, 1, what(), true).expect("it waits")).collect();
-        world.settle();
+        world.run_to_quiescence();
         asked.iter().for_each(|import| world.nodes[0].engine.cancel_import(world.now, process, *import));
-        world.settle();
+        world.run_to_quiescence();
         world.nodes[0].events.clear();
     }
     world.import(0, process, 1, "open");

@@ -38,7 +38,7 @@ fn earlier_life() -> Vec<Recorded> {
     world.restart(1, |config| config.key = key());
     let command = common::plain_send(import, 0, b"word");
     world.post(0, ours, command).expect("room");
-    world.settle();
+    world.run_to_quiescence();
     let tape = world.tape.take().expect("recorded");
     for kind in [1, 2, 4, 5, 6] {
         assert!(tape.iter().any(|(_, _, data)| data[1] & 15 == kind), "kind {kind} is on the tape");
@@ -113,7 +113,7 @@ fn a_datagram_without_proof_changes_nothing_in_any_state() {
 fn what_was_said_before_changes_nothing_when_it_is_said_again() {
     let mut world = pair_after(40);
     world.import_answer(0).expect("granted");
-    world.settle();
+    world.run_to_quiescence();
     let tape = world.tape.clone().expect("recorded");
     assert!(tape.len() > 5);
     for (_, _, data) in &tape {

@@ -13,7 +13,7 @@ const FAULTS: Faults = Faults { loss: 60, duplicate: 30, reorder: 60, corrupt: 1
 const RING_BYTES: u64 = 16 << 10;
 
 /// An owner on node 1, its exported memory, and importers on node 1 or 0.
-struct Stand {
+struct Fixture {
     world: World,
     target: RegionRef,
     export: ExportId,
@@ -22,7 +22,7 @@ struct Stand {
     cookie: u64,
 }
 
-fn stand(here: bool, len: u64, ring: bool, senders: usize) -> Stand {
+fn fixture(here: bool, len: u64, ring: bool, senders: usize) -> Fixture {
     let mut world = World::pair(77, true);
     world.nodes[0].engine.add_peer(world.now, &[addr(1, 0)]).expect("room for a peer");
     let owner = world.process(1);
@@ -50,10 +50,10 @@ fn stand(here: bool, len: u64, ring: bool, senders: usize) -> Stand {
     };
     let senders = (0..senders).map(|_| import(&mut world)).collect();
     world.faults = FAULTS;
-    Stand { world, target, export, node, senders, cookie: 100 }
+    Fixture { world, target, export, node, senders, cookie: 100 }
 }
 
-impl Stand {
+impl Fixture {
     /// Sends to ranges; gives the outcome.
     fn gather(&mut self, ranges: &[(u64, u64)], data: &[u8], notify: Option<u64>) -> Result<u64, OpError> {
         let (process, import) = self.senders[0];
@@ -121,7 +121,7 @@ fn both(test: impl Fn(bool)) {
 #[test]
 fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
     both(|here| {
-        let mut s = stand(here, 1 << 20, false, 1);
+        let mut s = fixture(here, 1 << 20, false, 1);
         // One inline, one of many short ranges, one of ranges longer than packets and local pieces.
         let short: Vec<(u64, u64)> = (0..GATHER_RANGES_MAX as u64).map(|i| (i * 24, 1 + i % 17)).collect();
         let long = vec![(700_000, 100_001), (30_000, 8), (30_008, 7), (300_000, 200_000)];
@@ -146,7 +146,7 @@ fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
             bytes[..tail.len()].copy_from_slice(tail);
             assert_eq!(last_word, u64::from_le_bytes(bytes));
             assert!(s.world.bytes(1, s.target) == wanted, "{here} {round}");
-            s.world.settle();
+            s.world.run_to_quiescence();
             assert!(!s.world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. })));
         }
     });
@@ -155,7 +155,7 @@ fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
 #[test]
 fn a_gather_send_with_a_wrong_range_moves_nothing() {
     both(|here| {
-        let mut s = stand(here, 4_096, false, 1);
+        let mut s = fixture(here, 4_096, false, 1);
         let wrong =
             [vec![(0, 8), (4_090, 8)], vec![(0, 8)], vec![(0, 8), (8, 8), (16, 1)], vec![(0, 8), (8, 0), (8, 8)]];
         for ranges in wrong {
@@ -166,7 +166,7 @@ fn a_gather_send_with_a_wrong_range_moves_nothing() {
         let many = vec![(0, 1); GATHER_RANGES_MAX + 1];
         let refused = s.gather(&many, &vec![1; GATHER_RANGES_MAX + 1], None);
         assert_eq!(refused, Err(OpError::BadRanges { ranges: max + 1, max }));
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert!(s.world.bytes(1, s.target).iter().all(|byte| *byte == 0));
         assert!(!s.world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. })));
     });
@@ -174,7 +174,7 @@ fn a_gather_send_with_a_wrong_range_moves_nothing() {
 
 #[test]
 fn a_process_has_a_bounded_number_of_ranges_under_way_and_gets_them_back() {
-    let mut s = stand(false, 4_096, false, 1);
+    let mut s = fixture(false, 4_096, false, 1);
     s.world.faults = Faults::default();
     let (process, import) = s.senders[0];
     let memory = s.world.region(0, process, 9, GATHER_RANGES_MAX);
@@ -193,7 +193,7 @@ fn a_process_has_a_bounded_number_of_ranges_under_way_and_gets_them_back() {
 #[test]
 fn appended_records_come_whole_in_the_order_of_each_sender_and_say_who_sent_them() {
     both(|here| {
-        let mut s = stand(here, RING_HEAD_BYTES + RING_BYTES, true, 3);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 3);
         let (mut sent, mut got) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
         // Far more than the ring holds, so that records go on at its beginning.
         for round in 0..40u64 {
@@ -223,7 +223,7 @@ fn appended_records_come_whole_in_the_order_of_each_sender_and_say_who_sent_them
 #[test]
 fn a_full_ring_refuses_and_no_later_record_overtakes_one_that_was_refused() {
     both(|here| {
-        let mut s = stand(here, RING_HEAD_BYTES + RING_BYTES, true, 2);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 2);
         let data = [5; INLINE_BYTES_MAX];
         let fits = RING_BYTES / (RECORD_HEAD_BYTES + INLINE_BYTES_MAX as u64);
         // Posted together, far more than there is room for: a first part comes, and nothing else.
@@ -252,7 +252,7 @@ fn a_full_ring_refuses_and_no_later_record_overtakes_one_that_was_refused() {
 #[test]
 fn an_owner_that_writes_nonsense_into_its_ring_gets_records_or_refusals_and_nothing_worse() {
     both(|here| {
-        let mut s = stand(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
         let mut chance = 5u64;
         let mut refusals = 0;
         for word in 0..600 {
@@ -281,7 +281,7 @@ fn an_owner_that_writes_nonsense_into_its_ring_gets_records_or_refusals_and_noth
 #[test]
 fn rings_take_appends_and_nothing_else_takes_them() {
     both(|here| {
-        let mut s = stand(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
         let (process, import) = s.senders[0];
         s.world.send(s.node, process, import, 0, &[0xff; 8], 1);
         assert_eq!(s.world.completion(s.node, 1), Err(OpError::AppendOnly));
@@ -304,7 +304,7 @@ fn rings_take_appends_and_nothing_else_takes_them() {
         let told = s.world.wait_for(1, |event| matches!(event, Event::Notification { .. }));
         assert!(matches!(told, Event::Notification { offset: RING_HEAD_BYTES, len, .. } if len == max));
 
-        let mut s = stand(here, 4_096, false, 1);
+        let mut s = fixture(here, 4_096, false, 1);
         assert_eq!(s.append(0, b"no ring", 0, 0), Err(OpError::NotAppendable));
         let (now, owner) = (s.world.now, s.target.process);
         let good = ExportSpec { ring: true, rights: Rights::WRITE, ..export_spec(s.target.region, 8_320, "ring") };

@@ -25,7 +25,7 @@ fn main() {
     let node = |name: &str| {
         let mut config =
             NodeConfig::new(name).listen("127.0.0.1:0".parse().unwrap()).key(key.clone()).plain_trust_users();
-        config.keeper = false;
+        config.poller = false;
         config
     };
     let a = Embedded::start(node("a")).unwrap();

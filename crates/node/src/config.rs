@@ -173,9 +173,9 @@ pub struct NodeConfig {
     /// Daemons with a key: whether stream sockets of programs under `vmmc exec` are upgraded when
     /// the other end is on another node that does so too.
     pub sockets_between: bool,
-    /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while
-    /// there is nothing to do and while callers step the node.
-    pub keeper: bool,
+    /// Embedded: whether a thread of the node, the background poller, serves peers while no caller
+    /// waits. It sleeps while there is nothing to do and while callers step the node.
+    pub poller: bool,
 }
 
 impl Default for NodeConfig {
@@ -208,7 +208,7 @@ impl NodeConfig {
             ciphers: Ciphers::Any,
             metrics: None,
             sockets_between: true,
-            keeper: true,
+            poller: true,
         }
     }
 

@@ -1,14 +1,14 @@
-//! A node inside a process, stepped by whoever waits for it.
+//! A node inside a process, stepped by the threads that wait for it.
 //!
 //! ```text
 //!   threads of the program ── Stepper::step ──▶ one at a time: rings, sockets, engine
-//!                          ── Stepper::park ──▶ sleep until something comes, or another thread's step has brought news
-//!   keeper thread          ── steps when nobody has for a millisecond, so that peers are served while the program computes
+//!                          ── Stepper::park ──▶ sleep until something comes, or another thread's step has done work
+//!   background poller      ── steps when nobody has for a millisecond, so that peers are served while the program computes
 //! ```
 //!
-//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper
-//! registers, then takes the lock under which steps run, and looks at the count of news; a step
-//! counts its news, then looks for sleepers, under that lock. Source: DESIGN §3 ("the engine
+//! Invariant: a step that has done work wakes every thread that sleeps in `park`. A sleeper
+//! registers, then takes the lock under which steps run, and reads the count of such steps; a step
+//! counts itself, then checks for sleepers, under that lock. Source: DESIGN §3 ("the engine
 //! stepped inline by the waiting thread, 1.8 us").
 //!
 //! Invariant: a child of the process that started the node never steps it. It has the keys and
@@ -18,8 +18,7 @@
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
-use crate::limits::{AWAKE_TIME, KEEPER_NAP, KEEPER_NAP_MAX, SLEEP_MAX};
-use crate::polling::Contention;
+use crate::limits::{AWAKE_TIME, POLLER_SLEEP, POLLER_SLEEP_MAX, SLEEP_MAX};
 use crate::runner::{Runner, now, sleep};
 use crate::station::{ConnectionId, StationError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -59,10 +58,10 @@ pub enum AttachError {
     },
 }
 
-/// Owns the node and its keeper.
+/// Owns the node and its background poller.
 struct Core {
     shared: Arc<Shared>,
-    keeper: Option<JoinHandle<()>>,
+    poller: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
     name: String,
 }
@@ -73,21 +72,19 @@ struct Shared {
     runner: Mutex<Runner>,
     /// Readable when something has come.
     input: Arc<OwnedFd>,
-    /// Steps that brought something.
-    news: AtomicU64,
+    /// Steps that have done work.
+    work_steps: AtomicU64,
     /// Time of the last step by a caller, ns.
     stepped: AtomicU64,
     /// Threads in `park`.
     parked: AtomicUsize,
     sleepers: Mutex<Sleepers>,
-    has_keeper: bool,
-    /// Whether other threads want the node that one of them has.
-    contention: Contention,
+    has_poller: bool,
     stop: AtomicBool,
-    /// Whether the keeper sleeps until a timer that a step of a caller may have made too late.
-    keeper_asleep: AtomicBool,
-    /// Wakes the keeper.
-    keeper_bell: OwnedFd,
+    /// Whether the poller sleeps until a timer that a step of a caller may have made too late.
+    poller_asleep: AtomicBool,
+    /// Wakes the poller.
+    poller_wake_fd: OwnedFd,
 }
 
 /// Wake-up descriptors of threads in `park`, and spare ones.
@@ -98,7 +95,7 @@ struct Sleepers {
 }
 
 thread_local! {
-    /// Node (by address) and count of news at this thread's last step.
+    /// Node (by address) and its `work_steps` at this thread's last step.
     static SEEN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -113,21 +110,21 @@ impl Embedded {
             owner: Owner::here().map_err(|e| RunError::system("mmap", e))?,
             input: runner.input(),
             runner: Mutex::new(runner),
-            news: AtomicU64::new(0),
+            work_steps: AtomicU64::new(0),
             stepped: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
             sleepers: Mutex::default(),
-            has_keeper: config.keeper,
-            contention: Contention::default(),
+            has_poller: config.poller,
             stop: AtomicBool::new(false),
-            keeper_asleep: AtomicBool::new(false),
-            keeper_bell: bell.map_err(|e| RunError::system("eventfd", e))?,
+            poller_asleep: AtomicBool::new(false),
+            poller_wake_fd: bell.map_err(|e| RunError::system("eventfd", e))?,
         });
         let theirs = shared.clone();
-        let thread = || std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || theirs.keep());
-        let keeper = config.keeper.then(thread).transpose();
-        let keeper = keeper.map_err(|e| RunError::System { call: "spawn", why: e.to_string() })?;
-        Ok(Embedded(Arc::new(Core { shared, keeper, addresses, name })))
+        let thread =
+            || std::thread::Builder::new().name("vmmc-poller".into()).spawn(move || theirs.poll_in_background());
+        let poller = config.poller.then(thread).transpose();
+        let poller = poller.map_err(|e| RunError::System { call: "spawn", why: e.to_string() })?;
+        Ok(Embedded(Arc::new(Core { shared, poller, addresses, name })))
     }
 
     /// Attaches this process once more; give the attachment to the library.
@@ -155,16 +152,16 @@ impl Embedded {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.shared.owner.is_here() {
-            // The keeper is no thread of this process, and the node says goodbye, unpins and closes
+            // The poller is no thread of this process, and the node says goodbye, unpins and closes
             // in the parent's name. It stays as it is.
-            std::mem::forget(self.keeper.take());
+            std::mem::forget(self.poller.take());
             std::mem::forget(self.shared.clone());
             return;
         }
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.ring_keeper();
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
+        self.shared.wake_poller();
+        if let Some(poller) = self.poller.take() {
+            let _ = poller.join();
         }
         self.shared.lock().shut_down();
     }
@@ -191,8 +188,8 @@ impl Stepper for CoreStepper {
 
     fn step_again(&self, times: u32) -> bool {
         self.with_runner(|shared, runner| {
-            let came = runner.poll_network(shared.contention.polls(times));
-            shared.tell(runner, came);
+            let came = runner.poll_network(times);
+            shared.publish(runner, came);
             came
         })
     }
@@ -206,12 +203,9 @@ impl Stepper for CoreStepper {
         if !shared.owner.is_here() {
             return false;
         }
-        let Ok(mut runner) = shared.runner.try_lock() else {
-            shared.contention.turned_away();
-            return false;
-        };
-        // Who sleeps may have to be woken for what this leads to: that is for a step.
-        let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.keeper_asleep.load(Ordering::Relaxed);
+        let Ok(mut runner) = shared.runner.try_lock() else { return false };
+        // Sleeping threads may have to be woken for what this leads to: that is for a step.
+        let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.poller_asleep.load(Ordering::Relaxed);
         !asleep && runner.try_send_inline(self.connection, what)
     }
 }
@@ -227,13 +221,12 @@ impl CoreStepper {
         let worked = match shared.runner.try_lock() {
             Ok(mut runner) => run(shared, &mut runner),
             Err(TryLockError::WouldBlock) => {
-                shared.contention.turned_away();
                 std::thread::yield_now();
                 false
             }
             Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),
         };
-        SEEN.set((shared.address(), shared.news.load(Ordering::Acquire)));
+        SEEN.set((shared.address(), shared.work_steps.load(Ordering::Acquire)));
         worked
     }
 }
@@ -247,43 +240,43 @@ impl Shared {
         std::ptr::from_ref(self).addr()
     }
 
-    /// One step; news wakes the threads in `park`.
+    /// One step; wakes the threads in `park` if it has done work.
     #[inline]
     fn step(&self, runner: &mut Runner, now: Time) -> bool {
-        // Doorbells are needed while nobody looks at the rings. The keeper looks within its nap;
-        // without it, a thread in `park` relies on them.
-        if self.has_keeper || self.parked.load(Ordering::Relaxed) == 0 {
+        // Doorbells are needed while nobody polls the rings. The background poller does so after
+        // each timed sleep; without it, a thread in `park` relies on them.
+        if self.has_poller || self.parked.load(Ordering::Relaxed) == 0 {
             runner.station.wake_up();
         }
         let worked = runner.step(now);
         while let Some(wanted) = runner.station.poll_activation() {
             runner.station.refuse_activation(now, &wanted.name, vmmc_nic::ActivationRefusal::Never);
         }
-        self.tell(runner, worked);
+        self.publish(runner, worked);
         worked
     }
 
-    /// News wakes the threads in `park`, and the keeper if it sleeps. Under the lock, as all that
-    /// it looks at is changed or looked at by those; locked instructions here would be a good part
-    /// of the way of a short message.
+    /// After a step that has done work: wakes the threads in `park`, and the background poller if
+    /// it sleeps. The caller holds the lock, under which all that is read here changes. Locked
+    /// instructions here would be a good part of the latency of a short message.
     #[inline]
-    fn tell(&self, runner: &mut Runner, worked: bool) {
+    fn publish(&self, runner: &mut Runner, worked: bool) {
         if !worked {
             return;
         }
-        self.news.store(self.news.load(Ordering::Relaxed) + 1, Ordering::Release);
-        let (parked, keeper_asleep) =
-            (self.parked.load(Ordering::Relaxed) > 0, self.keeper_asleep.load(Ordering::Relaxed));
+        self.work_steps.store(self.work_steps.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let (parked, poller_asleep) =
+            (self.parked.load(Ordering::Relaxed) > 0, self.poller_asleep.load(Ordering::Relaxed));
         if parked {
             self.wake_all();
         } else {
             runner.station.raise_bells(false);
-            if !keeper_asleep {
+            if !poller_asleep {
                 runner.stays_awake();
             }
         }
-        if keeper_asleep && self.keeper_asleep.swap(false, Ordering::SeqCst) {
-            self.ring_keeper();
+        if poller_asleep && self.poller_asleep.swap(false, Ordering::SeqCst) {
+            self.wake_poller();
         }
     }
 
@@ -295,14 +288,14 @@ impl Shared {
         }
     }
 
-    fn ring_keeper(&self) {
-        // Should the count be full, it has rung already.
-        let _ = rustix::io::write(&self.keeper_bell, &1u64.to_ne_bytes());
+    fn wake_poller(&self) {
+        // Should the count be full, the poller is awake already.
+        let _ = rustix::io::write(&self.poller_wake_fd, &1u64.to_ne_bytes());
     }
 
     fn park(&self, until: Time) {
         if !self.owner.is_here() {
-            // Whoever waits in a child waits for its own deadline.
+            // A thread that waits in a child waits for its own deadline.
             return std::thread::sleep(until.since(now()).min(SLEEP_MAX));
         }
         let Some(bell) = self.enter() else { return std::thread::yield_now() };
@@ -312,14 +305,14 @@ impl Shared {
         self.leave(&bell);
     }
 
-    /// Whether this thread may sleep, and how long. Called after it is among the sleepers: whoever
-    /// steps next sees it there.
+    /// Whether this thread may sleep, and how long. Called after it is among the sleepers: the next
+    /// step sees it there.
     fn may_sleep(&self, until: Time) -> Option<Time> {
         let mut runner = self.lock();
-        if SEEN.get() != (self.address(), self.news.load(Ordering::Acquire)) {
+        if SEEN.get() != (self.address(), self.work_steps.load(Ordering::Acquire)) {
             return None;
         }
-        // A notifier that came before the bells were raised did not ring: the caller looks once
+        // A notifier that came before the bells were raised did not ring: the caller polls once
         // more before it sleeps.
         if runner.station.raise_bells(true) {
             return None;
@@ -347,57 +340,59 @@ impl Shared {
         sleepers.spare.push(bell.clone());
     }
 
-    /// The keeper's life.
-    fn keep(&self) {
-        let mut nap = KEEPER_NAP;
+    /// The loop of the background poller.
+    fn poll_in_background(&self) {
+        let mut pause = POLLER_SLEEP;
         while !self.stop.load(Ordering::SeqCst) {
             let start = now();
-            if start.since(Time::from_nanos(self.stepped.load(Ordering::Relaxed))) < KEEPER_NAP {
-                self.nap(start, nap);
-                // Each look takes a core from somebody, most likely from the caller that steps.
-                nap = (nap * 2).min(KEEPER_NAP_MAX);
+            if start.since(Time::from_nanos(self.stepped.load(Ordering::Relaxed))) < POLLER_SLEEP {
+                self.timed_sleep(start, pause);
+                // Each poll takes a core from another thread, most likely from the caller that
+                // steps.
+                pause = (pause * 2).min(POLLER_SLEEP_MAX);
                 continue;
             }
-            nap = KEEPER_NAP;
-            if let Some(until) = self.keep_awake() {
-                sleep(&[&self.input, &self.keeper_bell], now(), until);
-                self.keeper_asleep.store(false, Ordering::SeqCst);
-                self.hear_bell();
+            pause = POLLER_SLEEP;
+            if let Some(until) = self.poll_until_idle() {
+                sleep(&[&self.input, &self.poller_wake_fd], now(), until);
+                self.poller_asleep.store(false, Ordering::SeqCst);
+                self.clear_wake_fd();
             }
         }
     }
 
-    /// Leaves the node to callers for this long, or until somebody rings.
-    fn nap(&self, now: Time, time: Duration) {
-        sleep(&[&self.keeper_bell], now, now + time);
-        self.hear_bell();
+    /// Leaves the node to callers for this long, or until a wake-up.
+    fn timed_sleep(&self, now: Time, time: Duration) {
+        sleep(&[&self.poller_wake_fd], now, now + time);
+        self.clear_wake_fd();
     }
 
-    fn hear_bell(&self) {
+    fn clear_wake_fd(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.keeper_bell, &mut count);
+        let _ = rustix::io::read(&self.poller_wake_fd, &mut count);
     }
 
     /// Steps until there has been nothing to do for a while, or a caller steps. Returns until when
     /// to sleep.
-    fn keep_awake(&self) -> Option<Time> {
+    fn poll_until_idle(&self) -> Option<Time> {
         let stepped = self.stepped.load(Ordering::Relaxed);
         loop {
             let now = now();
             {
                 let mut runner = match self.runner.try_lock() {
                     Ok(runner) => runner,
-                    // Whoever steps does what is to be done, and may have lost his processor to us.
+                    // The thread that steps does all the work, and may have lost its processor to
+                    // us.
                     Err(TryLockError::WouldBlock) => {
-                        self.nap(now, KEEPER_NAP);
+                        self.timed_sleep(now, POLLER_SLEEP);
                         return None;
                     }
                     Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),
                 };
                 self.step(&mut runner, now);
                 if runner.idle_for(now) >= AWAKE_TIME {
-                    // Set under the lock: whoever steps next sees it.
-                    self.keeper_asleep.store(true, Ordering::SeqCst);
+                    // Set under the lock: the next step sees it.
+                    self.poller_asleep.store(true, Ordering::SeqCst);
                     return runner.prepare_sleep(now).or(Some(now)).map(|until| until.min(now + SLEEP_MAX));
                 }
             }

@@ -21,7 +21,8 @@
 //! use vmmc_node::{Embedded, KeySource, NodeConfig};
 //! let loopback = "127.0.0.1:0".parse()?;
 //! let a = Embedded::start(NodeConfig::new("a").listen(loopback).key(KeySource::Plain))?;
-//! let b = Embedded::start(NodeConfig::new("b").listen(loopback).peer(&a.addresses()).key(KeySource::Plain))?;
+//! let b = NodeConfig::new("b").listen(loopback).peer(&a.addresses());
+//! let b = Embedded::start(b.key(KeySource::Plain))?;
 //! let _attachment = b.attach()?; // give it to `vmmc::Session::over`
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -24,7 +24,7 @@ pub const RING_WORK_COPIES: u64 = 16;
 pub const REDIRECTING_PER_PROCESS_MAX: usize = 16;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
-/// Steps between two looks at quiet rings: adds some microseconds to the first command after a
+/// Steps between two polls of quiet rings: adds some microseconds to the first command after a
 /// pause, and spares the others the look.
 pub const RING_QUIET_EVERY: u32 = 16;
 /// Up to this many rings are all looked at each time: it costs less than deciding.
@@ -56,7 +56,7 @@ pub const CLOSE_BEGUN: Duration = Duration::from_millis(1);
 /// Time after which a close is interrupted, and then again after twice as long: a thousand times
 /// what one takes that waits for nothing, so that whoever makes it wait holds up some hundred
 /// others of its own in a second, and no fewer.
-pub const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+pub const CLOSE_TIME_LIMIT: Duration = Duration::from_millis(2);
 /// Memory of one region, bytes, that the thread that serves everybody gives back to the kernel
 /// itself: some 30 us. More is given back by the threads that close.
 pub const CLOSED_AT_ONCE_BYTES: u64 = 1 << 20;
@@ -83,8 +83,8 @@ pub const DESCRIPTORS_PER_REGION: u32 = 2;
 /// and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
 /// Slots of the tables of imports of the processes of users other than the node's own, free ones
-/// too: each costs some 150 bytes, and three times as much for a while after most have been given
-/// back.
+/// too: each costs some 150 bytes, and three times as much for a while after most have been
+/// released.
 pub const IMPORTS_MAX: usize = 262_144;
 /// Slots of such a table that has memory for them without use.
 pub const IMPORTS_SLOTS_KEPT: usize = 64;
@@ -96,14 +96,14 @@ pub const OUTLIVED_PAGES_MAX: u64 = 16_384;
 pub const FORMER_RINGS_MAX: usize = 32;
 /// Slots of a table of a process's regions that has memory for them without use.
 pub const REGION_SLOTS_KEPT: usize = 64;
-/// Time between two looks whether the node is stuck in memory of a client. While it is, it serves
-/// nobody, so the look finds it there.
-pub const HELD_UP_LOOK: Duration = Duration::from_millis(50);
-/// The same at most while the node touches nobody's memory: each look doubles it.
-pub const HELD_UP_LOOK_IDLE: Duration = Duration::from_millis(400);
+/// Time between two checks whether the node is stuck in memory of a client. While it is, it serves
+/// nobody, so the check finds it there.
+pub const HELD_UP_CHECK: Duration = Duration::from_millis(50);
+/// The same at most while the node touches nobody's memory: each check doubles it.
+pub const HELD_UP_CHECK_IDLE: Duration = Duration::from_millis(400);
 /// The same after it was found so, and [how often](HELD_UP_SOON).
-pub const HELD_UP_LOOK_SOON: Duration = Duration::from_millis(2);
-/// See [`HELD_UP_LOOK_SOON`].
+pub const HELD_UP_CHECK_SOON: Duration = Duration::from_millis(2);
+/// See [`HELD_UP_CHECK_SOON`].
 pub const HELD_UP_SOON: u32 = 100;
 /// Time for which memory of one user may keep the node in [`HELD_UP_WINDOW`]: a thousand times what
 /// a page takes that is there.
@@ -170,11 +170,11 @@ pub const UNDER_WAY_PER_SOCKET_MAX: u32 = 128;
 /// of it for one user alone: the kernel lets none of the node's user through beyond all of them,
 /// and other programs of that user send some, too.
 pub const UNDER_WAY_PART: u64 = 2;
-/// Time between two looks whether such descriptors were taken, each of which asks the kernel about
+/// Time between two polls whether such descriptors were taken, each of which asks the kernel about
 /// all sockets that have some: some 200 us for a full table.
-pub const UNREAD_LOOK: Duration = Duration::from_millis(10);
-/// Longest such time for connections that are over, after looks in vain.
-pub const UNREAD_LOOK_MAX: Duration = Duration::from_millis(500);
+pub const UNREAD_POLL: Duration = Duration::from_millis(10);
+/// Longest such time for connections that are over, after polls that found nothing.
+pub const UNREAD_POLL_MAX: Duration = Duration::from_millis(500);
 /// Bytes that wait so for all connections of one user.
 pub const OUTBOX_USER_BYTES_MAX: usize = 64 << 20;
 /// Time between two tries to send what waits in an outbox.
@@ -182,9 +182,9 @@ pub const OUTBOX_RETRY: Duration = Duration::from_millis(2);
 /// Time for which a revocation waits for mapped transfers under way: the copy of 1 GiB, and some.
 /// Then the exporter is told to move its pages.
 pub const REVOCATION_WAIT: Duration = Duration::from_millis(200);
-/// Time between two looks at the lanes of a revocation that waits while the node has nothing else
+/// Time between two polls of the lanes of a revocation that waits while the node has nothing else
 /// to do.
-pub const REVOCATION_LOOK: Duration = Duration::from_micros(100);
+pub const REVOCATION_POLL: Duration = Duration::from_micros(100);
 /// Revocations of one process that wait at once.
 pub const REVOCATIONS_PER_PROCESS_MAX: usize = 1_024;
 /// Failures of posted sends remembered for a process until its completion ring has room; further
@@ -216,8 +216,8 @@ pub const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 /// Longest such pause: what runs away from the search, by forking again and again, costs a thread
 /// one look at all processes in that time.
 pub const ORPHANS_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of the last words of a daemon or a supervisor that are worth repeating.
-pub const WORDS_BYTES: usize = 4096;
+/// Bytes at the end of the standard error of a daemon or a supervisor that are worth repeating.
+pub const STDERR_TAIL_BYTES: usize = 4096;
 /// Notes kept for `vmmc node status`: the last refusals, not a log file.
 pub const NOTES_MAX: usize = 64;
 /// Of these, notes about one user: its next one takes the place of its oldest.
@@ -263,7 +263,7 @@ pub const PINS_WAITING_MAX: usize = 8;
 pub const PIN_RUNS_WAITING_MAX: usize = 262_144;
 /// Time within which a process gives pinned memory back that others need: a hundred times what a
 /// sleeping process takes. Then the node takes it.
-pub const GIVE_BACK_TIME: Duration = Duration::from_millis(250);
+pub const RECLAIM_TIME: Duration = Duration::from_millis(250);
 /// Part of the machine's memory that may be pinned at a node, unless configured: one in so many.
 pub const PINNED_PART: u64 = 4;
 /// Most pages that a configuration may let be pinned: 4 PiB.
@@ -291,8 +291,8 @@ pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 /// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
 /// gathered behind it.
 pub const HELD_RUNS_MAX: usize = 2;
-/// Sends in a row to one address after which a socket of its own is opened for it.
-pub const HOT_SENDS: u32 = 256;
+/// Sends in a row to one address after which a socket is connected to it.
+pub const CONNECT_SENDS: u32 = 256;
 /// Empty polls of the other sockets after which they are polled only now and then.
 pub const OTHERS_BUSY_POLLS: u32 = 16;
 /// So often then: each poll costs a system call, and what comes there waits for at most so many.
@@ -325,16 +325,11 @@ pub const CONTROL_POLL_FIRST: u32 = 4;
 pub const CONTROL_FREQUENT_STEPS: u32 = 2;
 /// Empty polls after which they are not.
 pub const CONTROL_FREQUENT_POLLS: u32 = 32;
-/// Factor by which a thread polls the network more often in a row if no other thread wants the
-/// node: the less often a whole step comes between two polls, the sooner something is found.
-pub const EXCLUSIVE_POLL_FACTOR: u32 = 2;
-/// Polls of the network without that factor after a thread was turned away: some milliseconds.
-pub const SHARED_POLLS: u32 = 1 << 12;
-/// Time for which the keeper of an embedded node leaves it to callers that step it.
-pub const KEEPER_NAP: Duration = Duration::from_millis(1);
+/// Time for which the background poller of an embedded node leaves it to callers that step it.
+pub const POLLER_SLEEP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest
 /// retransmission timer of a peer, which would fire needlessly when they stop.
-pub const KEEPER_NAP_MAX: Duration = Duration::from_millis(4);
+pub const POLLER_SLEEP_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep of anything, so that a lost timer is late and not forgotten.
 pub const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -350,8 +345,8 @@ pub const PEER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 pub const LINGER_SECONDS_MAX: u64 = 366 * 24 * 3600;
 /// Time for which a daemon that starts in the background may take until it answers.
 pub const START_TIME: Duration = Duration::from_secs(10);
-/// Time between two looks whether it does.
-pub const START_LOOK: Duration = Duration::from_millis(2);
+/// Time between two polls whether it does.
+pub const START_POLL: Duration = Duration::from_millis(2);
 /// Time for saying goodbye to peers and processes at the end.
 pub const GOODBYE_TIME: Duration = Duration::from_millis(50);
 
@@ -371,7 +366,7 @@ pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 pub const STIR_EVERY: Duration = Duration::from_secs(1);
 
 /// Messages read from a client of a service that has gone: more than its socket holds.
-pub const SERVICE_LAST_WORDS_MAX: usize = 4_096;
+pub const SERVICE_DRAIN_MESSAGES_MAX: usize = 4_096;
 
 /// Parts of a message between nodes that a service can give at once, and the head before them.
 pub const SERVICE_MESSAGE_PARTS_MAX: usize = 8;

@@ -8,7 +8,7 @@
 //! foreground, and to a file for a daemon in the background: the next one begins at
 //! [`LOG_FILE_BYTES_MAX`], and [`LOG_FILES_KEPT`] old ones are kept.
 //!
-//! Invariant: nobody can fill the disk or bury other lines through it: lines have a bound for each
+//! Invariant: nobody can fill the disk or hide other lines through it: lines have a bound for each
 //! source and for all, files one of size and number. A line is one line, with nothing that a
 //! terminal obeys. Writing never waits for whoever reads. Nothing on the way of data writes any.
 

@@ -7,8 +7,8 @@
 mod port;
 
 use crate::limits::{
-    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, HOT_SENDS, PROBES_PER_SECOND, ROUTES_MAX,
-    SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
+    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, CONNECT_SENDS, HELD_RUNS_MAX, PROBES_PER_SECOND,
+    ROUTES_MAX, SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
 use crate::polling::SocketPolls;
 use crate::station::ConnectionId;
@@ -51,8 +51,8 @@ pub(crate) struct Network<P: Port = UdpPort> {
     probes: Probes,
     /// Whether the kernel cuts sends into datagrams, on every path tried so far.
     segments: bool,
-    /// A socket for the address that most goes to, and what it was opened for.
-    hot: Option<(SocketAddr, P)>,
+    /// A socket connected to the address of most sends, and that address.
+    connected: Option<(SocketAddr, P)>,
     /// Sends in a row to the same address.
     streak: (SocketAddr, u32),
     /// Where readable sockets show.
@@ -65,7 +65,7 @@ pub(crate) struct Network<P: Port = UdpPort> {
 /// What is known of an address.
 struct Route {
     address: SocketAddr,
-    /// Socket that it was heard on, or that fits its family.
+    /// Socket on which its last datagram came, or that fits its family.
     port: usize,
     /// Path size has been asked for.
     probed: bool,
@@ -91,7 +91,7 @@ struct Counters {
     unanswered: u64,
     held: u64,
     probes: u64,
-    hot_sockets: u64,
+    connected_sockets: u64,
 }
 
 /// A run that waits for room.
@@ -128,7 +128,7 @@ impl<P: Port> Network<P> {
             last: 0,
             probes: Probes::default(),
             segments: true,
-            hot: None,
+            connected: None,
             streak: (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 0),
             epoll,
             armed: true,
@@ -160,13 +160,13 @@ impl<P: Port> Network<P> {
     /// should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
         // What is left in a socket would end a sleep at once.
-        self.ports.iter_mut().chain(self.hot.iter_mut().map(|(_, port)| port)).for_each(P::release);
+        self.ports.iter_mut().chain(self.connected.iter_mut().map(|(_, port)| port)).for_each(P::release);
         if self.armed == armed {
             return true;
         }
         self.armed = armed;
         let mut all = true;
-        for port in self.ports.iter().chain(self.hot.iter().map(|(_, port)| port)) {
+        for port in self.ports.iter().chain(self.connected.iter().map(|(_, port)| port)) {
             // Taking out fails only for a socket that is not there.
             if !armed {
                 let _ = epoll::delete(&*self.epoll, port);
@@ -200,7 +200,7 @@ impl<P: Port> Network<P> {
     /// anything.
     #[inline]
     pub(crate) fn receive(&mut self, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
-        if self.hot.is_none() {
+        if self.connected.is_none() {
             return (0..polls).any(|_| self.receive_others(station, now));
         }
         if self.receive_from(None, station, now, polls) {
@@ -230,7 +230,7 @@ impl<P: Port> Network<P> {
         any
     }
 
-    /// Takes what has come to one socket; none: the hot one.
+    /// Takes what has come to one socket; none: the connected one.
     #[inline]
     fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         let mut stranger = None;
@@ -238,7 +238,7 @@ impl<P: Port> Network<P> {
         let before = counters.bytes_in;
         let asked = self.polls.batch();
         let Some(port) = (match index {
-            None => self.hot.as_mut().map(|(_, port)| port),
+            None => self.connected.as_mut().map(|(_, port)| port),
             Some(index) => self.ports.get_mut(index),
         }) else {
             return false;
@@ -247,7 +247,7 @@ impl<P: Port> Network<P> {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
-            // The hot socket hears one address only, whose route is known.
+            // The connected socket receives from one address only, whose route is known.
             if index.is_some() && routes.get(last).is_none_or(|r| r.address != from) {
                 stranger = Some(from);
             }
@@ -316,10 +316,12 @@ impl<P: Port> Network<P> {
             return false;
         }
         let known = self.routes.get(self.last).filter(|route| route.probed).map(|route| route.address);
-        let hot = self.hot.as_ref().filter(|(to, _)| known == Some(*to));
+        let connected = self.connected.as_ref().filter(|(to, _)| known == Some(*to));
         let mut sent = None;
         let quickly = |to, datagram: &[u8]| {
-            sent = hot.filter(|(hot, _)| *hot == to).map(|(_, port)| send(port, to, datagram, datagram.len()));
+            sent = connected
+                .filter(|(address, _)| *address == to)
+                .map(|(_, port)| send(port, to, datagram, datagram.len()));
         };
         let transmit = station.try_send_inline(now, from, what, &mut self.buffer[..ROOM], quickly);
         let Some(Transmit { to, len, .. }) = transmit else { return false };
@@ -354,7 +356,7 @@ impl<P: Port> Network<P> {
             ("udp_unanswered", c.unanswered),
             ("udp_held", c.held),
             ("udp_probes", c.probes),
-            ("udp_hot_sockets", c.hot_sockets),
+            ("udp_connected_sockets", c.connected_sockets),
         ]
     }
 
@@ -367,7 +369,7 @@ impl<P: Port> Network<P> {
         // Whoever has borrowed memory ends the loan.
         if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
-            let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.hot, to, route.port));
+            let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.connected, to, route.port));
             // Only to a node of this machine: nobody else could see what the memory holds later
             // (docs/security.md).
             let splice = lent.by_reference
@@ -394,7 +396,7 @@ impl<P: Port> Network<P> {
             return;
         };
         self.count(run.to, route, run.count, run.end - run.start);
-        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
         if run.to_stranger && (!self.held.is_empty() || !has_room_for_strangers(port)) {
             self.counters.unanswered += run.count as u64;
             return;
@@ -412,32 +414,33 @@ impl<P: Port> Network<P> {
 
     #[inline]
     fn count(&mut self, to: SocketAddr, route: usize, datagrams: usize, bytes: usize) {
-        self.warm_up(to, route);
+        self.promote(to, route);
         self.counters.sends += 1;
         self.counters.datagrams_out += datagrams as u64;
         self.counters.bytes_out += bytes as u64;
     }
 
-    /// Counts sends to the same address, and opens the hot socket for it when there are many.
+    /// Counts sends to the same address, and connects a socket to it when there are many.
     #[inline]
-    fn warm_up(&mut self, to: SocketAddr, route: usize) {
+    fn promote(&mut self, to: SocketAddr, route: usize) {
         if self.streak.0 != to {
             self.streak = (to, 0);
-        } else if self.streak.1 < HOT_SENDS {
+        } else if self.streak.1 < CONNECT_SENDS {
             self.streak.1 += 1;
-            if self.streak.1 == HOT_SENDS && self.hot.as_ref().is_none_or(|(hot, _)| *hot != to) {
-                self.open_hot(to, route);
+            if self.streak.1 == CONNECT_SENDS && self.connected.as_ref().is_none_or(|(address, _)| *address != to) {
+                self.connect_port(to, route);
             }
         }
     }
 
-    /// Opens the hot socket. Datagrams that wait in a former one are lost, as on any wire.
+    /// Connects a socket to the address. Datagrams that wait in a former one are lost, as on any
+    /// wire.
     #[cold]
-    fn open_hot(&mut self, to: SocketAddr, route: usize) {
+    fn connect_port(&mut self, to: SocketAddr, route: usize) {
         let port = self.ports[self.routes[route].port].connected(to, SOCKET_BUFFER_BYTES);
         // If it cannot be had, everything goes on as before.
-        self.hot = port.ok().filter(|port| self.show(port).is_ok()).map(|port| (to, port));
-        self.counters.hot_sockets += 1;
+        self.connected = port.ok().filter(|port| self.show(port).is_ok()).map(|port| (to, port));
+        self.counters.connected_sockets += 1;
     }
 
     #[cold]
@@ -456,13 +459,13 @@ impl<P: Port> Network<P> {
                     self.hold(run, at);
                 }
             }
-            // That says nothing about the address. A hot socket keeps what it has received.
+            // That says nothing about the address. A connected socket keeps what it has received.
             Some(Errno::NOBUFS | Errno::NOMEM) => self.counters.send_errors += 1,
             _ => {
                 self.counters.send_errors += 1;
                 // A connected socket keeps the address it was given; the host may have another one
                 // by now.
-                self.hot = self.hot.take().filter(|(hot, _)| *hot != run.to);
+                self.connected = self.connected.take().filter(|(address, _)| *address != run.to);
                 self.streak.1 = 0;
             }
         }
@@ -476,7 +479,7 @@ impl<P: Port> Network<P> {
 
     /// Sends the datagrams of a run one by one; gives where the first is that found no room.
     fn send_singly(&mut self, run: &Run, route: usize) -> Option<usize> {
-        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
         for at in (run.start..run.end).step_by(run.segment) {
             let datagram = &self.buffer[at..run.end.min(at + run.segment)];
             match send(port, run.to, datagram, datagram.len()) {
@@ -490,14 +493,14 @@ impl<P: Port> Network<P> {
 
     /// Whether the kernel takes the path for smaller than these datagrams. Then the engine is told;
     /// and since it sends again what is under way as it was, and no packets smaller than each path
-    /// must carry, these go in pieces. So a path that has become smaller ends no session, and
-    /// neither does who only says that it has.
+    /// must carry, these go in pieces. So a path that has become smaller ends no session, nor
+    /// does a false claim that it has.
     fn has_shrunk(&mut self, run: &Run, route: usize, station: &mut impl Traffic) -> bool {
         let Some(way) = P::way_to(run.to).ok().filter(|way| way.payload_bytes < run.segment) else { return false };
         self.counters.send_errors += 1;
         self.routes[route].probed = false;
         station.set_path_mtu(run.to, way.payload_bytes);
-        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
         for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
             // What is not sent is lost, as on any wire.
             let _ = port.send_in_pieces(run.to, datagram);
@@ -522,7 +525,7 @@ impl<P: Port> Network<P> {
                 }
                 continue;
             }
-            let port = port(&self.ports, &self.hot, to, self.routes[route].port);
+            let port = port(&self.ports, &self.connected, to, self.routes[route].port);
             match send(port, to, &bytes, segment) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -550,12 +553,12 @@ impl<P: Port> Network<P> {
         }
     }
 
-    /// The route to an address: made, and its path size asked for, if it is new. `heard` is the
-    /// socket that it was just heard on.
+    /// The route to an address: made, and its path size asked for, if it is new. `received_on` is
+    /// the socket on which a datagram of it has just come.
     fn learn(
         &mut self,
         address: SocketAddr,
-        heard: Option<usize>,
+        received_on: Option<usize>,
         station: &mut impl Traffic,
         now: Time,
     ) -> Option<usize> {
@@ -563,7 +566,7 @@ impl<P: Port> Network<P> {
         let index = match known {
             Some(index) => index,
             None => {
-                let port = match heard {
+                let port = match received_on {
                     Some(port) => port,
                     None => self.port_for(address)?,
                 };
@@ -576,7 +579,7 @@ impl<P: Port> Network<P> {
                 self.routes.len() - 1
             }
         };
-        if let Some(port) = heard {
+        if let Some(port) = received_on {
             self.routes[index].port = port;
         }
         if !self.routes[index].probed && self.probes.may(now) {
@@ -610,11 +613,11 @@ impl<P: Port> Network<P> {
     }
 }
 
-/// The socket for an address: the hot one if it is for this address.
+/// The socket for an address: the connected one if it is for this address.
 #[inline]
-fn port<'a, P>(ports: &'a [P], hot: &'a Option<(SocketAddr, P)>, to: SocketAddr, index: usize) -> &'a P {
-    match hot {
-        Some((address, hot)) if *address == to => hot,
+fn port<'a, P>(ports: &'a [P], connected: &'a Option<(SocketAddr, P)>, to: SocketAddr, index: usize) -> &'a P {
+    match connected {
+        Some((address, port)) if *address == to => port,
         _ => &ports[index],
     }
 }

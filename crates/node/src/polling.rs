@@ -4,7 +4,6 @@
 //!   step by step   Steps         control sockets: rarely while there is work, soon after it ends;
 //!                                sockets out of the epoll set while nobody sleeps
 //!   by receive     SocketPolls   one datagram or a batch; the sockets beside the connected one
-//!   by caller      Contention    how long one thread keeps the node from the others
 //! ```
 //!
 //! Invariant: no source is given up: whatever came before, each is polled again after a bounded
@@ -13,10 +12,9 @@
 
 use crate::limits::{
     BATCHED_BYTES_MAX, CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST,
-    CONTROL_POLL_STEPS, DISARM_STEPS, EXCLUSIVE_POLL_FACTOR, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY,
-    RECEIVE_BATCH, SHARED_POLLS, SINGLE_RECEIVES,
+    CONTROL_POLL_STEPS, DISARM_STEPS, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY, RECEIVE_BATCH,
+    SINGLE_RECEIVES,
 };
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vmmc_nic::Time;
 
@@ -152,14 +150,14 @@ pub(crate) struct SocketPolls {
     /// Receives in a row that brought all they asked for.
     full: u32,
     /// Polls of the connected socket since the others brought something.
-    quiet_others: u32,
+    others_empty_polls: u32,
     /// Polls of the connected socket that brought something.
     connected: u32,
 }
 
 impl SocketPolls {
     pub(crate) fn new() -> SocketPolls {
-        SocketPolls { batch: 1, full: 0, quiet_others: 0, connected: 0 }
+        SocketPolls { batch: 1, full: 0, others_empty_polls: 0, connected: 0 }
     }
 
     /// How many datagrams to ask for.
@@ -189,14 +187,14 @@ impl SocketPolls {
     /// The connected socket brought nothing in `polls` polls; says whether the others are polled.
     #[inline]
     pub(crate) fn others_are_due(&mut self, polls: u32) -> bool {
-        let before = self.quiet_others;
-        self.quiet_others = before.wrapping_add(polls);
-        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.quiet_others / OTHERS_POLL_EVERY
+        let before = self.others_empty_polls;
+        self.others_empty_polls = before.wrapping_add(polls);
+        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.others_empty_polls / OTHERS_POLL_EVERY
     }
 
     /// They were, and brought something.
     pub(crate) fn others_brought(&mut self) {
-        self.quiet_others = 0;
+        self.others_empty_polls = 0;
     }
 }
 
@@ -204,36 +202,6 @@ impl SocketPolls {
 /// their place before the next evicts them from the cache; more while a batch of short ones fills.
 fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
     if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
-}
-
-/// Whether other threads want a node that one of them has.
-#[derive(Default)]
-pub(crate) struct Contention {
-    /// Polls of the network that are still short, because a thread was turned away.
-    shared_polls: AtomicU32,
-}
-
-impl Contention {
-    /// How often a thread may poll the network in a row while it has the node, which it could hand
-    /// to another after `times`: more often if it is alone.
-    #[inline]
-    pub(crate) fn polls(&self, times: u32) -> u32 {
-        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away
-        // again should that be lost.
-        match self.shared_polls.load(Ordering::Relaxed) {
-            0 => times * EXCLUSIVE_POLL_FACTOR,
-            left => {
-                self.shared_polls.store(left - 1, Ordering::Relaxed);
-                times
-            }
-        }
-    }
-
-    /// A thread found that another one has the node.
-    #[cold]
-    pub(crate) fn turned_away(&self) {
-        self.shared_polls.store(SHARED_POLLS, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -412,7 +380,7 @@ mod tests {
     #[test]
     fn sockets_that_bring_nothing_are_polled_now_and_then_for_ever() {
         for start in [0, 1_000, u32::MAX - 100] {
-            let mut polls = SocketPolls { quiet_others: start, ..SocketPolls::new() };
+            let mut polls = SocketPolls { others_empty_polls: start, ..SocketPolls::new() };
             let (mut made, mut tries) = (0, 0);
             while made < 1_000 {
                 let mut since = 0;
@@ -422,21 +390,11 @@ mod tests {
                     if polls.others_are_due(some) {
                         break;
                     }
-                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.quiet_others);
+                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.others_empty_polls);
                 }
                 made += since;
             }
             assert!(tries > 200, "they are not polled each time: {tries}");
         }
-    }
-
-    #[test]
-    fn polls_are_short_for_a_while_after_a_thread_was_turned_away() {
-        let contention = Contention::default();
-        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
-        contention.turned_away();
-        contention.turned_away();
-        assert!((0..SHARED_POLLS).all(|_| contention.polls(7) == 7));
-        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
     }
 }

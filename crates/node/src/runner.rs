@@ -164,10 +164,10 @@ impl Runner {
         }
         // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for
         // an answer, and processes that are told something.
-        if self.station.has_news() {
+        if self.station.has_pending_work() {
             self.network.transmit(&mut self.station, now);
             self.station.serve_events(now);
-            if self.station.has_news() {
+            if self.station.has_pending_work() {
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
             }
@@ -226,9 +226,9 @@ impl Runner {
     /// Takes up what datagrams have left; says whether it led to anything.
     #[inline]
     fn finish_deferred(&mut self, now: Time) -> bool {
-        let told = self.station.finish_deferred(now);
+        let worked = self.station.finish_deferred(now);
         // The window may have opened.
-        told | (self.station.has_news() && self.network.transmit(&mut self.station, now))
+        worked | (self.station.has_pending_work() && self.network.transmit(&mut self.station, now))
     }
 
     /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of

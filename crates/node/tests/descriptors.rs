@@ -21,7 +21,7 @@ use vmmc_host::{Attachment, Channel};
 use vmmc_nic::Rights;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_stream::Bells;
-use vmmc_stream::messages::{SocketCall, SocketNews};
+use vmmc_stream::messages::{SocketCall, SocketEvent};
 
 /// Users that own nothing here.
 const ONE_USER: u32 = 54_321;
@@ -80,7 +80,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         Answer::Imported(Grant { mapped: Ok(()), .. }) => {
             name("`Imported` to read", ["region", "gate table", "bell", "wake sender"], fds)
         }
-        Answer::Service { .. } => of_socket_news(&SocketNews::of(answer).unwrap(), fds),
+        Answer::Service { .. } => of_socket_event(&SocketEvent::of(answer).unwrap(), fds),
         Answer::Imported(_)
         | Answer::Done
         | Answer::Region { .. }
@@ -94,19 +94,19 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
     }
 }
 
-fn of_socket_news(news: &SocketNews, fds: Vec<OwnedFd>) -> Vec<Handed> {
-    match news {
-        SocketNews::Peer { process: NODE } => name("sockets: `Peer`", ["bells of the node"], fds),
-        SocketNews::PeerBell { process: NODE, .. } => name("sockets: `PeerBell`", ["eventfd of the node"], fds),
-        SocketNews::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
-        SocketNews::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
-        SocketNews::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
-        SocketNews::Matched { .. }
-        | SocketNews::Refused { .. }
-        | SocketNews::Adopted { .. }
-        | SocketNews::Attached { .. }
-        | SocketNews::SlabGone { .. }
-        | SocketNews::PeerGone { .. } => name("news about sockets", [], fds),
+fn of_socket_event(event: &SocketEvent, fds: Vec<OwnedFd>) -> Vec<Handed> {
+    match event {
+        SocketEvent::Peer { process: NODE } => name("sockets: `Peer`", ["bells of the node"], fds),
+        SocketEvent::PeerBell { process: NODE, .. } => name("sockets: `PeerBell`", ["eventfd of the node"], fds),
+        SocketEvent::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
+        SocketEvent::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
+        SocketEvent::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
+        SocketEvent::Matched { .. }
+        | SocketEvent::Refused { .. }
+        | SocketEvent::Adopted { .. }
+        | SocketEvent::Attached { .. }
+        | SocketEvent::SlabGone { .. }
+        | SocketEvent::PeerGone { .. } => name("event about sockets", [], fds),
     }
 }
 
@@ -123,7 +123,7 @@ fn of_event(event: &NodeEvent, fds: Vec<OwnedFd>) -> Vec<Handed> {
 
 /// All descriptors that clients of a node get, in the course of everything that brings some.
 fn all_handed() -> Vec<Handed> {
-    let config = NodeConfig { keeper: false, ..NodeConfig::new("descriptors").key(KeySource::Plain) };
+    let config = NodeConfig { poller: false, ..NodeConfig::new("descriptors").key(KeySource::Plain) };
     let node = Embedded::start(config).unwrap();
     let (attached, fds) = call(&node.attach().unwrap(), &Call::Attach { version: CONTROL_VERSION }, &[]);
     let mut all = of_answer(&attached, fds);
@@ -185,9 +185,9 @@ fn handed_between_nodes() -> Vec<Handed> {
         .map(|name| raw::wait(&nap, || Channel::try_connect(&vmmc_host::channel::node_socket_name(uid, name)).ok()));
     for (client, end) in clients.iter().zip(&ends) {
         let bells = Bells::create().unwrap().share().unwrap();
-        say(client, &SocketCall::Attach.to_call(), &[bells.as_fd()]);
+        send(client, &SocketCall::Attach.to_call(), &[bells.as_fd()]);
         let socket = vmmc_stream::claim(end.as_fd()).unwrap();
-        say(client, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
+        send(client, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
     }
     let all = clients.iter().flat_map(|client| until_matched(client, &nap)).collect();
     drop(nodes);
@@ -199,10 +199,10 @@ fn handed_between_nodes() -> Vec<Handed> {
 fn until_matched(client: &Channel, pump: &dyn Fn()) -> Vec<Handed> {
     let mut all = Vec::new();
     loop {
-        let (answer, fds) = hear(client, pump);
-        let Some(news) = SocketNews::of(&answer) else { panic!("{answer:?}") };
-        assert!(!matches!(news, SocketNews::Refused { .. }), "{news:?}");
-        let matched = matches!(news, SocketNews::Matched { .. });
+        let (answer, fds) = receive(client, pump);
+        let Some(event) = SocketEvent::of(&answer) else { panic!("{answer:?}") };
+        assert!(!matches!(event, SocketEvent::Refused { .. }), "{event:?}");
+        let matched = matches!(event, SocketEvent::Matched { .. });
         all.extend(of_answer(&answer, fds));
         if matched {
             return all;
@@ -219,13 +219,13 @@ fn handed_for_sockets(node: &Embedded) -> Vec<Handed> {
     for client in &clients {
         let bells = Bells::create().unwrap().share().unwrap();
         let call = SocketCall::Attach.to_call();
-        say(&client.channel, &call, &[bells.as_fd()]);
+        send(&client.channel, &call, &[bells.as_fd()]);
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        say(&client.channel, &SocketCall::Bell { bell: 0 }.to_call(), &[bell.as_fd()]);
+        send(&client.channel, &SocketCall::Bell { bell: 0 }.to_call(), &[bell.as_fd()]);
     }
     for (client, end) in clients.iter().zip(&ends) {
         let socket = vmmc_stream::claim(end.as_fd()).unwrap();
-        say(&client.channel, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
+        send(&client.channel, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
     }
     clients.iter().flat_map(|client| until_matched(&client.channel, &pump_of(client))).collect()
 }
@@ -236,18 +236,18 @@ fn pump_of(client: &Attachment) -> impl Fn() + use<> {
     move || _ = stepper.step()
 }
 
-fn say(client: &Channel, call: &Call, fds: &[BorrowedFd<'_>]) {
+fn send(client: &Channel, call: &Call, fds: &[BorrowedFd<'_>]) {
     client.try_send(&encode(&Request { serial: 1, call: call.clone() }), fds).unwrap();
 }
 
-fn hear(client: &Channel, pump: &dyn Fn()) -> (Answer, Vec<OwnedFd>) {
+fn receive(client: &Channel, pump: &dyn Fn()) -> (Answer, Vec<OwnedFd>) {
     let (bytes, fds) = raw::wait(pump, || client.try_receive().ok());
     (decode::<Reply>(&bytes).unwrap().result.unwrap(), fds)
 }
 
 fn call(client: &Attachment, call: &Call, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
-    say(&client.channel, call, fds);
-    hear(&client.channel, &pump_of(client))
+    send(&client.channel, call, fds);
+    receive(&client.channel, &pump_of(client))
 }
 
 /// What the holder of a descriptor can do, by itself and by opening it once more, if need be after

@@ -69,10 +69,10 @@ impl Drop for Relay {
     }
 }
 
-fn node(name: &str, keeper: bool) -> NodeConfig {
+fn node(name: &str, poller: bool) -> NodeConfig {
     let listen = "127.0.0.1:0".parse().unwrap();
     let mut config = NodeConfig::new(name).listen(listen).key(KeySource::Given([5; 32]));
-    config.keeper = keeper;
+    config.poller = poller;
     config
 }
 
@@ -101,17 +101,17 @@ fn misuse(near: Embedded, parent: u32, attachment: vmmc_host::Attachment, import
     if near.name() != "fork-near" || near.addresses().is_empty() {
         return 5;
     }
-    // What goes last would say goodbye, join the keeper and close.
+    // What goes last would say goodbye, join the poller and close.
     drop((stepper, attachment, importer, near));
     0
 }
 
 #[test]
 fn a_child_of_an_embedded_node_uses_no_key_of_its_parent() {
-    for keeper in [true, false] {
+    for poller in [true, false] {
         let far = Embedded::start(node("fork-far", true)).unwrap();
         let relay = Relay::to(far.addresses()[0]);
-        let near = Embedded::start(node("fork-near", keeper).peer(&[relay.address])).unwrap();
+        let near = Embedded::start(node("fork-near", poller).peer(&[relay.address])).unwrap();
         let mut owner = Raw::stepped(far.attach().unwrap());
         let (_, memory) = owner.export("x");
         let mut importer = Raw::stepped(near.attach().unwrap());
@@ -154,7 +154,7 @@ fn a_child_of_an_embedded_node_uses_no_key_of_its_parent() {
                 (ended == pid).then_some(())
             };
             wait(&|| importer.pump(), end);
-            assert_eq!(status, 0, "child {child}, keeper {keeper}: misuse had an effect (status {status:#x})");
+            assert_eq!(status, 0, "child {child}, poller {poller}: misuse had an effect (status {status:#x})");
         }
         while let Some(completion) = importer.try_completion() {
             assert_eq!(completion.status, 0, "the session of the parent lives");

@@ -102,7 +102,9 @@ fn a_start_under_a_name_that_a_stranger_holds_says_who_it_is() {
         // In the background too, where a stranger must not be taken for the node that was started.
         match vmmc_node::start_detached(std::path::Path::new(VMMCD), &config) {
             Err(StartError::Execute { why, .. }) => println!("SKIP: another user cannot run the daemon: {why}"),
-            other => assert!(matches!(&other, Err(StartError::Ended { said, .. }) if said.contains(&why)), "{other:?}"),
+            other => {
+                assert!(matches!(&other, Err(StartError::Ended { stderr, .. }) if stderr.contains(&why)), "{other:?}")
+            }
         }
     });
     drop(stranger);

@@ -150,7 +150,7 @@ fn a_daemon_that_cannot_start_says_why() {
     let mut config = config("failing");
     config.listen = vec![taken.local_addr().unwrap()];
     let error = start_detached(Path::new(VMMCD), &config).unwrap_err();
-    assert!(matches!(&error, StartError::Ended { said, .. } if said.contains("cannot listen on")), "{error}");
+    assert!(matches!(&error, StartError::Ended { stderr, .. } if stderr.contains("cannot listen on")), "{error}");
     let error = start_detached(Path::new("/nonexistent/vmmc"), &config).unwrap_err();
     assert!(matches!(error, StartError::Execute { .. }));
 }

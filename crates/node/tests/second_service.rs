@@ -17,7 +17,7 @@ use vmmc_service::{About, Client, Figure, Misbehaved, Node, Service};
 
 const ABOUT: About = About { id: 900, version: 3, name: "tally", descriptors_per_client: 0 };
 
-/// Adds up what its clients say, and tells all of them, on every node, what it comes to.
+/// Adds up what its clients send, and tells all of them, on every node, what it comes to.
 #[derive(Default)]
 struct Tally {
     sum: u64,
@@ -61,7 +61,7 @@ impl Service for Tally {
     fn ask(&self, _: &dyn Node, _: &[u8]) -> Result<Vec<u8>, Misbehaved> {
         Ok(self.sum.to_le_bytes().to_vec())
     }
-    fn last_words(
+    fn last_message(
         &mut self,
         node: &mut dyn Node,
         client: Client,
@@ -122,18 +122,18 @@ impl Drop for Running {
     }
 }
 
-fn say(to: &Channel, version: u16, message: &[u8]) {
+fn send(to: &Channel, version: u16, message: &[u8]) {
     let call = Call::Service { service: ABOUT.id, version, message: message.to_vec() };
     to.try_send(&encode(&Request { serial: 1, call }), &[]).unwrap();
 }
 
-fn hear(from: &Channel) -> Result<Answer, Refusal> {
+fn receive(from: &Channel) -> Result<Answer, Refusal> {
     let (bytes, _) = raw::wait(&nap, || from.try_receive().ok());
     decode::<Reply>(&bytes).unwrap().result
 }
 
 fn sum(from: &Channel) -> u64 {
-    let Ok(Answer::Service { message }) = hear(from) else { panic!("no sum") };
+    let Ok(Answer::Service { message }) = receive(from) else { panic!("no sum") };
     u64::from_le_bytes(message.try_into().unwrap())
 }
 
@@ -146,17 +146,17 @@ fn a_service_serves_processes_of_two_nodes_without_a_line_in_either() {
     let two = Running::start("two", &key, Some(one.address));
     let [near, other, far] = [one.connect(), one.connect(), two.connect()];
     for client in [&near, &other, &far] {
-        say(client, ABOUT.version, b"hello");
+        send(client, ABOUT.version, b"hello");
     }
     // The session between the nodes takes a moment; until then what is said stays on one node.
     let mut all = 0u64;
     raw::wait(&nap, || {
-        say(&near, ABOUT.version, &1u64.to_le_bytes());
+        send(&near, ABOUT.version, &1u64.to_le_bytes());
         all += 1;
         assert_eq!((sum(&near), sum(&other)), (all, all));
         far.try_receive().ok()
     });
-    say(&far, ABOUT.version, &1_000u64.to_le_bytes());
+    send(&far, ABOUT.version, &1_000u64.to_le_bytes());
     assert_eq!(sum(&near), all + 1_000);
 
     // The node itself refuses other versions, other services, and questions of strangers.
@@ -164,28 +164,28 @@ fn a_service_serves_processes_of_two_nodes_without_a_line_in_either() {
         let call = Call::Service { service, version, message: Vec::new() };
         let client = one.connect();
         client.try_send(&encode(&Request { serial: 1, call }), &[]).unwrap();
-        let refusal = hear(&client).unwrap_err();
+        let refusal = receive(&client).unwrap_err();
         assert!(refusal.message.contains(text), "{}", refusal.message);
     }
     let refused = one.connect();
-    say(&refused, ABOUT.version, b"closed");
-    assert_eq!(hear(&refused).unwrap_err().message, "come later");
+    send(&refused, ABOUT.version, b"closed");
+    assert_eq!(receive(&refused).unwrap_err().message, "come later");
     // Who breaks its rules loses the connection, and nobody else notices.
-    say(&other, ABOUT.version, b"three");
+    send(&other, ABOUT.version, b"three");
     raw::wait(&nap, || matches!(other.try_receive(), Err(vmmc_host::channel::ChannelError::Closed)).then_some(()));
-    say(&near, ABOUT.version, &1u64.to_le_bytes());
+    send(&near, ABOUT.version, &1u64.to_le_bytes());
     assert_eq!(sum(&near), all + 1_001);
 
     // Its figures and answers reach whoever asks the node.
     let asker = one.connect();
     let call = Call::Attach { version: vmmc_host::control::CONTROL_VERSION };
     asker.try_send(&encode(&Request { serial: 1, call }), &[]).unwrap();
-    hear(&asker).unwrap();
+    receive(&asker).unwrap();
     let call = Call::Ask { service: ABOUT.id, version: ABOUT.version, message: Vec::new() };
     asker.try_send(&encode(&Request { serial: 2, call }), &[]).unwrap();
     assert_eq!(sum(&asker), all + 1_001);
     asker.try_send(&encode(&Request { serial: 3, call: Call::Info { details: false } }), &[]).unwrap();
-    let Ok(Answer::Info(info)) = hear(&asker) else { panic!("no description") };
+    let Ok(Answer::Info(info)) = receive(&asker) else { panic!("no description") };
     assert!(info.figures.iter().any(|figure| figure.name == "tally_sum" && figure.value == all + 1_001));
     let _ = std::fs::remove_file(&key);
 }

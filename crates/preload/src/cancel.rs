@@ -20,11 +20,11 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// How often a thread of this process was cancelled, counted once it has been put there.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Threads that were cancelled and may not know it yet, 0 for none. The number of a thread that has
-/// ended may be there until another one of that number looks.
+/// ended may be there until another one of that number checks.
 static CANCELLED: [AtomicU64; CANCELLED_MAX] = [const { AtomicU64::new(0) }; CANCELLED_MAX];
 
 thread_local! {
-    /// The count when this thread looked last.
+    /// The count when this thread checked last.
     static KNOWN: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -38,19 +38,19 @@ unsafe extern "C-unwind" {
 pub(crate) fn cancellable<T: Default + PartialOrd>(mut call: impl FnMut() -> T) -> T {
     loop {
         if COUNT.load(SeqCst) != 0 {
-            look();
+            check_cancelled();
         }
         let result = call();
         let failed = result < T::default();
-        // A sleep that ended for the thread to look is told as one that a signal interrupted.
-        if !(failed && COUNT.load(SeqCst) != 0 && errno::current() == libc::EINTR && is_news()) {
+        // A sleep that ended for the thread to check is reported as one that a signal interrupted.
+        if !(failed && COUNT.load(SeqCst) != 0 && errno::current() == libc::EINTR && is_cancelled()) {
             return result;
         }
     }
 }
 
 #[cold]
-fn look() {
+fn check_cancelled() {
     let count = COUNT.load(SeqCst);
     if KNOWN.replace(count) != count {
         let own = own();
@@ -67,11 +67,11 @@ fn own() -> pthread_t {
 }
 
 /// Whether this thread was cancelled since its call began.
-pub(crate) fn is_news() -> bool {
+pub(crate) fn is_cancelled() -> bool {
     COUNT.load(SeqCst) != KNOWN.get() && CANCELLED.iter().any(|one| one.load(SeqCst) == own())
 }
 
-/// A thread was cancelled: whoever sleeps in a ring looks whether it is the one.
+/// A thread was cancelled: threads that sleep in rings check whether they are the one.
 pub(crate) fn asked(thread: pthread_t) {
     let at = NEXT.fetch_add(1, SeqCst) % CANCELLED_MAX;
     CANCELLED[at].store(thread, SeqCst);

@@ -73,7 +73,7 @@ impl Limit {
         self.left().map(|left| std::time::Duration::new(left.tv_sec as u64, left.tv_nsec as u32))
     }
 
-    /// The time itself, for waits that look at the clock as they go; `None` for no limit.
+    /// The time itself, for waits that read the clock as they go; `None` for no limit.
     pub(crate) fn deadline(self) -> Option<Deadline> {
         match self {
             Limit::None => None,
@@ -91,9 +91,9 @@ impl Limit {
         }
     }
 
-    /// The same, but not later than a time that a sleep should not exceed while connections to
-    /// other nodes are upgraded: then somebody must look whether the node lives.
-    pub(crate) fn nap(self) -> Limit {
+    /// The same for a sleep, but not later than a time that it should not exceed while connections
+    /// to other nodes are upgraded: then somebody must check whether the node lives.
+    pub(crate) fn for_sleep(self) -> Limit {
         if !own::context().has_between() {
             return self;
         }
@@ -101,21 +101,21 @@ impl Limit {
     }
 
     /// The same for a wait with a bell that peers may not ring yet.
-    pub(crate) fn nap_with(self, bell: &ReadySet) -> Limit {
+    pub(crate) fn for_sleep_with(self, bell: &ReadySet) -> Limit {
         if !bell.is_deaf() {
-            return self.nap();
+            return self.for_sleep();
         }
         own::context().poll();
-        if bell.is_deaf() { self.at_most(DEAF_SLICE_NS) } else { self.nap() }
+        if bell.is_deaf() { self.at_most(DEAF_SLICE_NS) } else { self.for_sleep() }
     }
 
     /// The same, but not later than so long from now.
     pub(crate) fn at_most(self, ns: u64) -> Limit {
-        let nap = now_ns() + ns;
+        let latest = now_ns() + ns;
         match self {
-            Limit::None => Limit::At(nap),
+            Limit::None => Limit::At(latest),
             Limit::Now => Limit::Now,
-            Limit::At(end) => Limit::At(end.min(nap)),
+            Limit::At(end) => Limit::At(end.min(latest)),
         }
     }
 

@@ -131,9 +131,9 @@ unsafe extern "C" fn in_parent() {
     if let (Some(context), Some(core)) = (own::context_if_made(), core) {
         context.after_fork_parent(core);
     }
-    sets.iter().filter(|(_, taken)| *taken).for_each(|(set, _)| set.members.give_back());
+    sets.iter().filter(|(_, taken)| *taken).for_each(|(set, _)| set.members.release());
     if making {
-        set::MAKING.give_back();
+        set::MAKING.release();
     }
     connections.iter().for_each(|connection| connection.share());
     drop((connections, sets));
@@ -170,14 +170,14 @@ unsafe extern "C" fn in_child() {
     foreign.into_iter().for_each(Entry::release);
     for (set, taken) in &sets {
         if *taken {
-            set.members.give_back();
+            set.members.release();
         } else {
             set.members.keep_in_child();
         }
         set.inherit();
     }
     if making {
-        set::MAKING.give_back();
+        set::MAKING.release();
     } else {
         set::MAKING.keep_in_child();
     }

@@ -47,7 +47,7 @@ mod wait;
 extern "C" fn load() {
     config::load();
     own::load();
-    real::look_up_all();
+    real::resolve_all();
     fork::install();
     fork::after_exec();
 }

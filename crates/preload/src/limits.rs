@@ -26,12 +26,12 @@ pub(crate) const PIECES: usize = 16;
 pub(crate) const COPY_BYTES: usize = 16 << 10;
 /// Epoll sets that can hold one connection; one more sends it to the kernel.
 pub(crate) const SETS_OF_A_CONNECTION: usize = 4;
-/// Longest time that an event loop looks only at rings while they are busy: other descriptors must
+/// Longest time that an event loop polls only rings while they are busy: other descriptors must
 /// not starve.
-pub(crate) const KERNEL_LOOK_NS: u64 = 50_000;
+pub(crate) const KERNEL_POLL_INTERVAL_NS: u64 = 50_000;
 /// The end of a wait without one, where an end must be named.
 pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(1 << 30);
-/// Threads that are cancelled at a time and sleep in rings: one more, and the first one hears of it
+/// Threads that are cancelled at a time and sleep in rings: one more, and the first one notices
 /// a sleep later (30 s at most).
 pub(crate) const CANCELLED_MAX: usize = 1024;
 /// Longest sleep of a poll that has no bell, which happens when an area has no room for one more
@@ -62,5 +62,5 @@ pub(crate) const PEEK_ALL_MAX: usize = 32 << 10;
 /// follow into the ring, so that the direction can leave it: a peer that waits does so in some
 /// microseconds.
 pub(crate) const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_millis(1);
-/// Doublings of the time between two looks of a poll at a ring that stays full: to 80 ms.
+/// Doublings of the time between two polls of a ring that stays full: to 80 ms.
 pub(crate) const FULL_SLICES: u32 = 3;

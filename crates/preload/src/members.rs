@@ -120,8 +120,8 @@ pub(crate) struct Members {
     queue: VecDeque<u32>,
     rings: usize,
     /// Members that no bell rings for, until they are with the kernel, and what had happened when
-    /// they were looked at.
-    unheard: Vec<(u32, u64)>,
+    /// they were polled.
+    unnotified: Vec<(u32, u64)>,
     /// Members whose rings are full, to which the kernel may be open before there is room.
     full: Vec<u32>,
     /// The set is in another one: the kernel's set must say what the program asked for, and nothing
@@ -140,57 +140,57 @@ impl Members {
             free: VecDeque::new(),
             queue: VecDeque::new(),
             rings: 0,
-            unheard: Vec::new(),
+            unnotified: Vec::new(),
             full: Vec::new(),
             nested: false,
             wait: 0,
         }
     }
 
-    /// How long to sleep at most for members that nobody tells of, nanoseconds.
-    pub(crate) fn look_after_ns(&self) -> Option<u64> {
-        match (self.unheard.is_empty(), self.full.is_empty()) {
+    /// How long to sleep at most for members that nobody notifies of, nanoseconds.
+    pub(crate) fn unnotified_poll_ns(&self) -> Option<u64> {
+        match (self.unnotified.is_empty(), self.full.is_empty()) {
             (false, _) => Some(DEAF_SLICE_NS),
             (true, false) => Some(FULL_TIME_NS),
             (true, true) => None,
         }
     }
 
-    /// Members that no bell rings for may be ready.
+    /// Polls members that no bell rings for: they may be ready.
     #[inline]
-    pub(crate) fn look_at_unheard(&mut self) {
-        if !self.unheard.is_empty() {
-            self.look_at_some_unheard();
+    pub(crate) fn poll_unnotified(&mut self) {
+        if !self.unnotified.is_empty() {
+            self.poll_some_unnotified();
         }
     }
 
-    /// Whether something may still come by a ring of which no bell tells.
-    pub(crate) fn may_come_unheard(&self) -> bool {
-        self.unheard.iter().any(|(token, _)| {
+    /// Whether something may still come by a ring that no bell rings for.
+    pub(crate) fn may_come_unnotified(&self) -> bool {
+        self.unnotified.iter().any(|(token, _)| {
             let tcp = CONNECTIONS.pin(self.all[*token as usize].connection);
-            tcp.is_some_and(|tcp| tcp.connection().is_some_and(|connection| !connection.is_heard_by_kernel()))
+            tcp.is_some_and(|tcp| tcp.connection().is_some_and(|connection| !connection.is_reported_by_kernel()))
         })
     }
 
     #[cold]
-    fn look_at_some_unheard(&mut self) {
-        for (token, seen) in std::mem::take(&mut self.unheard) {
+    fn poll_some_unnotified(&mut self) {
+        for (token, seen) in std::mem::take(&mut self.unnotified) {
             let Some(tcp) = CONNECTIONS.pin(self.all[token as usize].connection) else { continue };
             let Some(connection) = tcp.connection() else { continue };
-            // First: what came before is found by the look that follows.
+            // First: what came before is found by the poll that follows.
             let over = connection.is_with_kernel();
             let now = connection.ring_changes();
             if now != seen {
                 self.enqueue(token);
             }
             if !over {
-                self.unheard.push((token, now));
+                self.unnotified.push((token, now));
             }
         }
     }
 
     /// A sleep has lasted so long that full rings may be left.
-    pub(crate) fn look_at_full(&mut self) {
+    pub(crate) fn recheck_full(&mut self) {
         while let Some(token) = self.full.pop() {
             self.all[token as usize].full = false;
             self.enqueue(token);
@@ -354,7 +354,7 @@ impl Members {
         if !watched {
             tcp.leave(fd, Reason::ManySets);
             if !connection.is_plain() {
-                self.unheard.push((token, connection.ring_changes()));
+                self.unnotified.push((token, connection.ring_changes()));
             }
         }
         if !connection.is_plain() {
@@ -462,7 +462,7 @@ impl Members {
         if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
             ready.remove(connection);
         }
-        self.unheard.retain(|(other, _)| *other != token);
+        self.unnotified.retain(|(other, _)| *other != token);
         let member = &mut self.all[token as usize];
         self.rings -= usize::from(member.in_ring);
         (member.used, member.in_ring) = (false, false);
@@ -518,7 +518,7 @@ impl Members {
         self.wait += 1;
     }
 
-    /// Looks at what is in the queue once and writes events behind the first `found`; says how many
+    /// Polls what is in the queue once and writes events behind the first `found`; says how many
     /// there are then.
     ///
     /// # Safety
@@ -706,8 +706,8 @@ impl Member {
 
     /// Brings the kernel's registration in line with where the directions are. Once upgraded it
     /// stays ours, also when the bytes go back to the kernel. In a set within another it is what
-    /// the program asked for, once it is the kernel's business alone: whoever waits for the set
-    /// hears of nothing else.
+    /// the program asked for, once it is the kernel's business alone: what waits for the set
+    /// learns of nothing else.
     fn register(&mut self, epfd: c_int, token: u32, state: &State, nested: bool, kernels: bool) {
         let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
         let output = if nested { output & self.events } else { output };

@@ -29,7 +29,7 @@ pub(crate) fn load() {
 fn settings() -> &'static Settings {
     SETTINGS.get_or_init(|| Settings {
         keep_fd: keep_owned,
-        is_interrupted: crate::cancel::is_news,
+        is_interrupted: crate::cancel::is_cancelled,
         is_nested: Inside::is_nested,
         wait_socket: crate::wait::socket,
         ..Settings::from_env()

@@ -1,13 +1,13 @@
 //! Whether memory that the program names can be read: what is not there is the kernel's to refuse,
 //! with `EFAULT`.
 //!
-//! What is read here instead of in the kernel is looked at: descriptor lists, message headers,
+//! What is read here instead of in the kernel is probed: descriptor lists, message headers,
 //! lists of pieces, times, signal masks, addresses, option values, and names and words of programs
 //! to start. The bytes of a send or receive on a connection in a ring are not.
 //!
-//! Invariant: a look changes nothing. It is a call that copies a word from the program and then
+//! Invariant: a probe changes nothing. It is a call that copies a word from the program and then
 //! refuses what it was asked, so a page that is not there is an error, and not a signal. Pages that
-//! were found readable lately are not looked at again, so that a program which waits and sends from
+//! were found readable lately are not probed again, so that a program which waits and sends from
 //! the same stack and with the same lists pays once.
 
 use crate::real;
@@ -52,12 +52,12 @@ pub(crate) fn readable_bytes(at: *const u8, bytes: usize) -> bool {
         return false;
     }
     let mut pages = first / PAGE..=(first + bytes - 1) / PAGE;
-    FOUND.with(|found| pages.all(|page| found[page % PAGES].get() == page || look(page, &found[page % PAGES])))
+    FOUND.with(|found| pages.all(|page| found[page % PAGES].get() == page || probe_page(page, &found[page % PAGES])))
 }
 
 /// Whether a page can be read, which is remembered.
 #[cold]
-fn look(page: usize, place: &Cell<usize>) -> bool {
+fn probe_page(page: usize, place: &Cell<usize>) -> bool {
     let readable = can_read_word(page * PAGE);
     if readable {
         place.set(page);
@@ -73,7 +73,7 @@ pub(crate) fn is_plausible(at: *const u8, bytes: usize) -> bool {
     bytes == 0 || first >= PAGE && first.checked_add(bytes).is_some_and(|end| end <= END)
 }
 
-/// Looks at names and words of programs, and at no page twice in succession.
+/// Probes names and words of programs, and no page twice in succession.
 pub(crate) struct Texts {
     /// A page that can be read.
     page: Option<usize>,

@@ -29,11 +29,11 @@ impl Next {
     /// Its address; null when no later library has it.
     pub(crate) fn address(&self) -> *mut c_void {
         let at = self.at.load(Ordering::Relaxed);
-        if at.is_null() { self.look_up() } else { at }
+        if at.is_null() { self.resolve() } else { at }
     }
 
     #[cold]
-    fn look_up(&self) -> *mut c_void {
+    fn resolve(&self) -> *mut c_void {
         // SAFETY: the name is a terminated string; RTLD_NEXT needs nothing else.
         let at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.at.store(at, Ordering::Relaxed);
@@ -104,7 +104,7 @@ macro_rules! real {
         }
 
         /// Looks all of them up.
-        pub(crate) fn look_up_all() {
+        pub(crate) fn resolve_all() {
             $(next::$name.address();)*
         }
     };

@@ -1,5 +1,5 @@
-//! What the kernel last said about a connection's own socket, so that an event loop need not ask
-//! again what it has just been told.
+//! What the kernel last reported about a connection's own socket, so that an event loop need not
+//! ask again what it has just been told.
 //!
 //! An upgraded connection whose bytes go by the kernel is registered there edge-triggered, and a
 //! program that wants levels is to be told as long as there is something. Each such question was a
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// Bytes that can be read. The bits of poll and epoll have the same values.
 const BYTES: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// What was heard about one connection.
+/// What was reported about one connection.
 pub(crate) struct Seen {
     /// Edges that reported bytes, plus one: the first state is not known.
     edges: AtomicU32,
     /// The edge after which a receive found all there was.
     drained: AtomicU32,
-    /// The edge for which "something" was said.
-    told: AtomicU32,
+    /// The edge for which "something" was reported.
+    reported: AtomicU32,
     /// Bytes that may be sent before the kernel is asked for room again.
     room: AtomicU32,
     /// It reported something else: the end, an error, urgent data.
@@ -37,7 +37,7 @@ impl Seen {
         Seen {
             edges: AtomicU32::new(1),
             drained: AtomicU32::new(0),
-            told: AtomicU32::new(1),
+            reported: AtomicU32::new(1),
             room: AtomicU32::new(0),
             odd: AtomicBool::new(false),
         }
@@ -47,7 +47,7 @@ impl Seen {
     pub(crate) fn reset(&self) {
         self.edges.store(1, Relaxed);
         self.drained.store(0, Relaxed);
-        self.told.store(1, Relaxed);
+        self.reported.store(1, Relaxed);
         self.room.store(0, Relaxed);
         self.odd.store(false, Relaxed);
     }
@@ -59,7 +59,7 @@ impl Seen {
         if bits & BYTES != 0 {
             let edge = self.edges.fetch_add(1, Relaxed).wrapping_add(1);
             if !certain {
-                self.told.store(edge, Relaxed);
+                self.reported.store(edge, Relaxed);
             }
         }
         self.answer(bits);
@@ -85,7 +85,7 @@ impl Seen {
     /// A receive that began after that edge got so many bytes of those asked for. If it got all,
     /// there may be more, or not.
     pub(crate) fn received(&self, edge: u32, bytes: usize, asked: usize) {
-        if bytes < asked { &self.drained } else { &self.told }.store(edge, Relaxed);
+        if bytes < asked { &self.drained } else { &self.reported }.store(edge, Relaxed);
     }
 
     /// A send in the kernel: so many bytes of those asked for, none if it failed.
@@ -109,7 +109,7 @@ impl Seen {
         }
         let edges = self.edges.load(Relaxed);
         if asked & BYTES != 0 && self.drained.load(Relaxed) != edges {
-            if self.told.swap(edges, Relaxed) == edges {
+            if self.reported.swap(edges, Relaxed) == edges {
                 return None;
             }
             bits |= asked & BYTES;

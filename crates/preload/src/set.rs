@@ -8,12 +8,12 @@
 //!
 //! Waiting: connections that may be ready are in a queue, fed by the bits that peers set; nobody
 //! scans. Before sleeping the set is armed, and its bell is in the kernel's set. Descriptors that
-//! are not ours are looked at at least every [`KERNEL_LOOK_NS`].
+//! are not ours are polled at least every [`KERNEL_POLL_INTERVAL_NS`].
 
 use crate::arena::{Index, Resource};
 use crate::clock::{Limit, now_ns};
 use crate::errno::{self, Kept};
-use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS};
+use crate::limits::{DEAF_SLICE_NS, KERNEL_POLL_INTERVAL_NS};
 use crate::members::{Going, Leaves, Members};
 use crate::own::{self, Inside};
 use crate::probe;
@@ -49,10 +49,10 @@ pub(crate) struct Set {
     /// first, for some programs take the order for that of arrival.
     kernel_first: AtomicBool,
     /// When the kernel was last asked.
-    looked_ns: AtomicU64,
+    polled_ns: AtomicU64,
     /// Its connections stay with the kernel.
     nested: AtomicBool,
-    /// It is in another set, or something waits for it as for a descriptor, and must hear of what
+    /// It is in another set, or something waits for it as for a descriptor, and must learn of what
     /// the program asked for and nothing else. Then it is nested, too.
     within: AtomicBool,
     /// This process got it by fork; the bits are its parent's.
@@ -70,7 +70,7 @@ impl Resource for Set {
             sleepers: AtomicU32::new(0),
             rings: AtomicU32::new(0),
             kernel_first: AtomicBool::new(false),
-            looked_ns: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(0),
             nested: AtomicBool::new(false),
             within: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
@@ -90,7 +90,7 @@ impl Resource for Set {
         self.epfd.store(-1, Relaxed);
         self.sleepers.store(0, Relaxed);
         self.rings.store(0, Relaxed);
-        self.looked_ns.store(0, Relaxed);
+        self.polled_ns.store(0, Relaxed);
         self.nested.store(false, Relaxed);
         self.within.store(false, Relaxed);
         self.inherited.store(false, Relaxed);
@@ -198,7 +198,7 @@ impl Set {
 }
 
 impl Set {
-    /// The bell and the bits, made and hung into the kernel's set at first use.
+    /// The bell and the bits, made and attached to the kernel's set at first use.
     fn ready(&self, epfd: c_int) -> Option<&ReadySet> {
         let ready = self.ready.load(Acquire);
         if ready.is_null() {
@@ -210,13 +210,13 @@ impl Set {
 
     #[cold]
     fn make_ready(&self, epfd: c_int) -> Option<&ReadySet> {
-        // One thread makes it; and whoever the bell wakes in the kernel at once needs this lock to
-        // look.
+        // One thread makes it; and a thread that the bell wakes in the kernel at once needs this
+        // lock to poll.
         let made = self.with(|_| {
             if self.has_bell() {
                 return true;
             }
-            let bell = hang_bell(epfd).map(Box::into_raw);
+            let bell = attach_bell(epfd).map(Box::into_raw);
             bell.inspect(|bell| self.ready.store(*bell, Release));
             bell.is_some()
         });
@@ -224,20 +224,20 @@ impl Set {
     }
 
     /// A wait in the child of a fork: its peers ring the parent, whose bell it is. The connections
-    /// go back to the kernel, which both hear; what comes by the ring until then the child hears by
+    /// go back to the kernel, which wakes both; for what comes by the ring until then the child has
     /// a bell of its own.
     #[cold]
     fn take_over(&self, epfd: c_int) {
-        // Says how the node calls this process, without which nobody can ring it.
+        // Learns the id of this process on its node, without which nobody can ring it.
         own::context().poll();
         self.with(|members| {
             if self.inherited.load(Relaxed) {
-                if let Some(ready) = hang_bell(epfd).filter(|ready| !ready.is_silent() && members.watch_all(ready)) {
-                    // The old one is the parent's, and another thread may look at it: it stays.
+                if let Some(ready) = attach_bell(epfd).filter(|ready| !ready.is_silent() && members.watch_all(ready)) {
+                    // The old one is the parent's, and another thread may read it: it stays.
                     self.ready.store(Box::into_raw(ready), Release);
                     self.inherited.store(false, Relaxed);
                 }
-                // What came before nobody told.
+                // What came before nobody rang for.
                 members.enqueue_all();
             }
         });
@@ -247,15 +247,15 @@ impl Set {
     }
 
     /// How long to sleep at most.
-    fn nap(&self, limit: Limit, ready: &ReadySet) -> Limit {
+    fn sleep_limit(&self, limit: Limit, ready: &ReadySet) -> Limit {
         let deaf = self.inherited.load(Relaxed)
             && (own::context().has_between() || self.with(|members| members.reads_ring()) == Some(true));
         if deaf {
             return limit.at_most(DEAF_SLICE_NS);
         }
-        match self.with(|members| members.look_after_ns()).flatten() {
-            Some(ns) => limit.nap_with(ready).at_most(ns),
-            None => limit.nap_with(ready),
+        match self.with(|members| members.unnotified_poll_ns()).flatten() {
+            Some(ns) => limit.for_sleep_with(ready).at_most(ns),
+            None => limit.for_sleep_with(ready),
         }
     }
 
@@ -289,16 +289,16 @@ impl Set {
             return self.leave_to_section(Left::Nested { next: null_mut() });
         }
         if within {
-            self.tell_outer();
+            self.notify_outer();
         } else {
             self.wake();
         }
     }
 
-    /// Whoever waits for the set as for a descriptor hears of rings by its bell only: it rings now
-    /// if there is something in one, and otherwise whoever puts something there rings it. Where
-    /// nobody would, it rings until nothing more comes by a ring.
-    fn tell_outer(&self) {
+    /// Notifies what waits for the set as for a descriptor, and learns of rings by its bell only:
+    /// it rings now if there is something in one, and otherwise the peer that puts something there
+    /// rings it. Where no peer would, it rings until nothing more comes by a ring.
+    fn notify_outer(&self) {
         let _kept = Kept::now();
         let ready = self.ready.load(Acquire);
         // SAFETY: see `ready`.
@@ -306,9 +306,9 @@ impl Set {
         let Some(epfd) = self.descriptor() else { return };
         let more = self.with(|members| {
             ready.take(&mut |token| members.enqueue(token));
-            members.look_at_unheard();
+            members.poll_unnotified();
             let more = members.has_more_than_kernel(epfd);
-            more || members.may_come_unheard()
+            more || members.may_come_unnotified()
         });
         if more != Some(false) || self.sleepers.load(SeqCst) > 0 || ready.arm() {
             self.wake();
@@ -329,7 +329,7 @@ impl Set {
 }
 
 /// A bell, in the kernel's set.
-fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
+fn attach_bell(epfd: c_int) -> Option<Box<ReadySet>> {
     let context = own::context();
     let ready = Box::new(context.ready_set().or_else(|_| context.silent_set()).ok()?);
     // What it rang for was another loop's: a set within another must not look ready for it.
@@ -401,7 +401,7 @@ pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epol
 }
 
 impl Set {
-    /// Another thread sleeps in the set while something changed: it looks again.
+    /// Another thread sleeps in the set while something changed: it polls again.
     fn wake(&self) {
         let ready = self.ready.load(Acquire);
         if !ready.is_null() {
@@ -427,7 +427,7 @@ impl Set {
             return unsafe { real::epoll_ctl(epfd, op, fd, &raw mut event) };
         }
         if self.within.load(Relaxed) {
-            // What is looked at below rings for nobody outside; `tell_outer` does, if there is
+            // What is polled below rings for nobody outside; `notify_outer` does, if there is
             // something.
             ready.inspect(|ready| ready.disarm());
         }
@@ -444,7 +444,7 @@ impl Set {
             0
         });
         if self.within.load(Relaxed) {
-            self.tell_outer();
+            self.notify_outer();
         }
         result
     }
@@ -491,13 +491,12 @@ pub(crate) fn going(fd: c_int, tcp: &Held, leaves: Leaves, heir: Option<c_int>) 
 }
 
 /// The connection may be ready for a reason that its bell did not ring for.
-pub(crate) fn look_again(tcp: &Held) {
+pub(crate) fn recheck(tcp: &Held) {
     for index in tcp.sets() {
         let Some(set) = SETS.pin(index) else { continue };
         let kernels = || tcp.connection().is_some_and(Connection::is_read_from_kernel);
         if set.within.load(Relaxed) && kernels() {
-            // The kernel says all there is to say, and whoever waits for the set would be told of
-            // nothing.
+            // The kernel reports all there is, and a waiter for the set would be woken for nothing.
             continue;
         }
         let ready = set.ready.load(Acquire);
@@ -592,16 +591,16 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             set.take_over(request.epfd);
             ready = set.ready(request.epfd).unwrap_or(ready);
         }
-        // Whoever waits for the set as for a descriptor hears of what the kernel has in it: a wait
+        // What waits for the set as for a descriptor learns of what the kernel has in it: a wait
         // takes that with it, whatever else it finds.
         let within = set.within.load(Relaxed);
-        let mut due = within || set.must_look();
+        let mut due = within || set.kernel_poll_is_due();
         let mut first = 0;
         if due && set.rings.load(Relaxed) > 0 && (within || set.kernel_first.fetch_xor(true, Relaxed)) {
             if set.with(Members::begin).is_none() {
                 return errno::fail(libc::EINTR) as c_int;
             }
-            first = match set.look(request, 0, Limit::Now, ready) {
+            first = match set.poll_once(request, 0, Limit::Now, ready) {
                 Ok(first) => first,
                 Err(code) => return errno::fail(code) as c_int,
             };
@@ -612,9 +611,9 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             return if first > 0 { first as c_int } else { errno::fail(libc::EINTR) as c_int };
         };
         // A wait that will sleep asks the kernel then.
-        let look = (found == 0 && limit == Limit::Now) || due;
-        if rings > 0 && look && found < request.max as usize {
-            found = match set.look(request, found, Limit::Now, ready) {
+        let poll = (found == 0 && limit == Limit::Now) || due;
+        if rings > 0 && poll && found < request.max as usize {
+            found = match set.poll_once(request, found, Limit::Now, ready) {
                 Ok(found) => found,
                 Err(code) => return if found > 0 { found as c_int } else { errno::fail(code) as c_int },
             };
@@ -627,12 +626,12 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         }
         if rings > 0 && limit.is_over() {
             // On a busy machine it may be over before the kernel was asked, and asked it is.
-            let found = if limit == Limit::Now { Ok(0) } else { set.look(request, 0, Limit::Now, ready) };
+            let found = if limit == Limit::Now { Ok(0) } else { set.poll_once(request, 0, Limit::Now, ready) };
             let left = set.leave(found.unwrap_or(0), ready);
             return found.map_or_else(|code| errno::fail(code) as c_int, |_| left);
         }
-        let looked = if rings > 0 && limit != Limit::Now { set.look_before_sleep(request, ready) } else { Ok(0) };
-        match looked {
+        let polled = if rings > 0 && limit != Limit::Now { set.poll_before_sleep(request, ready) } else { Ok(0) };
+        match polled {
             Ok(0) => {}
             Ok(found) => return set.leave(found, ready),
             Err(code) => {
@@ -645,15 +644,15 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         let slept = if ready.arm() || set.with(|members| members.is_queued()) != Some(false) {
             Ok(0)
         } else {
-            set.look(request, 0, set.nap(limit, ready), ready)
+            set.poll_once(request, 0, set.sleep_limit(limit, ready), ready)
         };
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);
         if slept == Ok(0) && own::context().has_between() {
-            own::context().look_after_node();
+            own::context().check_node();
         }
         if slept == Ok(0) {
-            set.with(Members::look_at_full);
+            set.with(Members::recheck_full);
         }
         match slept {
             Ok(0) if !limit.is_over() => {}
@@ -675,7 +674,7 @@ impl Set {
     /// then, and how many connections use rings.
     fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> Option<(usize, usize)> {
         let collected = self.with(|members| {
-            members.look_at_unheard();
+            members.poll_unnotified();
             ready.take(&mut |token| members.enqueue(token));
             if found == request.max as usize {
                 return (found, members.rings());
@@ -687,14 +686,14 @@ impl Set {
         collected.inspect(|(_, rings)| self.rings.store(*rings as u32, Relaxed))
     }
 
-    /// Asks the kernel, and then the connections about which it said something.
-    fn look(&self, request: &Request<'_>, found: usize, limit: Limit, ready: &ReadySet) -> Result<usize, c_int> {
+    /// Polls the kernel's set once, and then the connections that it reported.
+    fn poll_once(&self, request: &Request<'_>, found: usize, limit: Limit, ready: &ReadySet) -> Result<usize, c_int> {
         let n = request.kernel(found, limit);
         if n < 0 {
             return Err(errno::current());
         }
-        self.looked_ns.store(now_ns(), Relaxed);
-        let looked = self.with(|members| {
+        self.polled_ns.store(now_ns(), Relaxed);
+        let collected = self.with(|members| {
             // SAFETY: the kernel wrote `n` events behind those found before, within the room.
             let mut found = unsafe { members.translate(request.events, found, n as usize) };
             ready.take(&mut |token| members.enqueue(token));
@@ -704,33 +703,34 @@ impl Set {
             }
             found
         });
-        Ok(looked.unwrap_or(found))
+        Ok(collected.unwrap_or(found))
     }
 
-    /// Asks the kernel for a while, if connections go to other nodes: what comes from there would
+    /// Polls the kernel for a while, if connections go to other nodes: what comes from there would
     /// have to wake this thread.
-    fn look_before_sleep(&self, request: &Request<'_>, ready: &ReadySet) -> Result<usize, c_int> {
+    fn poll_before_sleep(&self, request: &Request<'_>, ready: &ReadySet) -> Result<usize, c_int> {
         let mut answer = Ok(0);
         if own::context().has_between() {
             ready.poll_kernel(|| {
-                answer = self.look(request, 0, Limit::Now, ready);
+                answer = self.poll_once(request, 0, Limit::Now, ready);
                 answer != Ok(0)
             });
         }
         answer
     }
 
-    fn must_look(&self) -> bool {
-        now_ns().saturating_sub(self.looked_ns.load(Relaxed)) > KERNEL_LOOK_NS
+    fn kernel_poll_is_due(&self) -> bool {
+        now_ns().saturating_sub(self.polled_ns.load(Relaxed)) > KERNEL_POLL_INTERVAL_NS
     }
 
-    /// The calling thread goes back to the program; others that sleep here must hear the next bell.
+    /// The calling thread goes back to the program; others that sleep here must be woken by the
+    /// next bell.
     fn leave(&self, found: usize, ready: &ReadySet) -> c_int {
         if found > 0 && own::context().has_between() {
             ready.returned();
         }
         if self.within.load(Relaxed) {
-            self.tell_outer();
+            self.notify_outer();
         }
         if self.sleepers.load(SeqCst) > 0 && ready.arm() {
             self.wake();

@@ -116,7 +116,7 @@ fn receive_on(
                     // leave it before.
                     connection.state(context, borrowed(fd));
                 }
-                set::look_again(tcp);
+                set::recheck(tcp);
                 moved += n;
                 let over = cursor.advance(n) || take == Take::Peek;
                 if over || !goes_on(connection, fd, enough(moved), Medium::Kernel) {
@@ -161,7 +161,7 @@ fn receive_on(
                 if !connection.is_plain() {
                     // These may have been the last bytes of the kernel, with others in the ring
                     // already whose bell has rung.
-                    set::look_again(tcp);
+                    set::recheck(tcp);
                 }
                 errno::set(kept);
                 match (after, n) {
@@ -400,7 +400,7 @@ fn in_kernel(
         if !pause() && waits {
             return fail(libc::EINTR);
         }
-        // Nobody may have told of the peer's death.
+        // Nobody may have reported the peer's death.
         connection.kernel_event(borrowed(fd));
         connection.state(own::context(), borrowed(fd));
     }

@@ -118,14 +118,14 @@ static SPARE: [AtomicPtr<ReadySet>; SPARE_BELLS] = [const { AtomicPtr::new(null_
 fn spare_bell() -> Option<Box<ReadySet>> {
     let taken = SPARE.iter().find_map(|place| {
         let bell = place.swap(null_mut(), AcqRel);
-        // SAFETY: `keep_bell` put a box here, which the exchange made ours.
+        // SAFETY: `cache_bell` put a box here, which the exchange made ours.
         (!bell.is_null()).then(|| unsafe { Box::from_raw(bell) })
     });
     taken.filter(|bell| bell.is_of(own::context()))
 }
 
-fn keep_bell(bell: Box<ReadySet>) {
-    // Another one may be heard of at once.
+fn cache_bell(bell: Box<ReadySet>) {
+    // Another one may be reported at once.
     if bell.is_scarce() || bell.is_deaf() {
         return;
     }
@@ -169,7 +169,7 @@ pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) ->
     let result = if all { with_bell(fds, &mut watched, &bell, limit, mask) } else { slices(fds, limit, mask) };
     let kept = errno::Kept::now();
     watched.iter().filter_map(|one| one.tcp.connection()).for_each(|connection| bell.remove(connection));
-    keep_bell(bell);
+    cache_bell(bell);
     drop(kept);
     result
 }
@@ -220,7 +220,7 @@ fn with_bell(
 ) -> c_int {
     let mut kernel: Vec<pollfd> = fds.to_vec();
     kernel.push(pollfd { fd: bell.bell().as_raw_fd(), events: libc::POLLIN, revents: 0 });
-    let mut looks = 0;
+    let mut full_polls = 0;
     loop {
         bell.take(&mut |_| {});
         let ready = judge(fds, watched, &mut kernel);
@@ -255,13 +255,13 @@ fn with_bell(
                 continue;
             }
             let full = is_full(fds, watched);
-            let sleep = if full { limit.at_most(FULL_TIME_NS << looks.min(FULL_SLICES)) } else { limit };
-            looks += u32::from(full);
-            n = ask(&mut kernel, sleep.nap_with(bell), mask);
+            let sleep = if full { limit.at_most(FULL_TIME_NS << full_polls.min(FULL_SLICES)) } else { limit };
+            full_polls += u32::from(full);
+            n = ask(&mut kernel, sleep.for_sleep_with(bell), mask);
             let kept = errno::Kept::now();
             bell.disarm();
             if n == 0 && between {
-                own::context().look_after_node();
+                own::context().check_node();
             }
             drop(kept);
         }
@@ -318,7 +318,7 @@ fn ask(kernel: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
     unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, left, mask) }
 }
 
-/// The kernel spoke about connections: the next look at them asks it.
+/// The kernel reported connections: the next poll of them asks it.
 fn listen(watched: &[Watched], kernel: &[pollfd]) {
     for one in watched.iter().filter(|one| kernel[one.at].revents != 0 && kernel[one.at].fd >= 0) {
         if let Some(connection) = one.tcp.connection() {
@@ -364,7 +364,7 @@ fn merge(fds: &mut [pollfd], watched: &[Watched], kernel: &[pollfd], n: c_int) -
     found
 }
 
-/// Without a bell: looks again and again, with short sleeps in the kernel.
+/// Without a bell: polls again and again, with short sleeps in the kernel.
 fn slices(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
     let watched: Vec<Watched> = fds
         .iter()

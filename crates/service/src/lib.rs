@@ -27,7 +27,7 @@ use vmmc_nic::{NodeName, PeerRef, Time};
 pub struct About {
     /// Number of it in control messages and in messages between nodes; no two have the same.
     pub id: u16,
-    /// Version of its messages, both kinds: who speaks another one is refused.
+    /// Version of its messages, both kinds: a process or node with another one is refused.
     pub version: u16,
     /// Its name in logs, refusals and metrics: a word of lower-case letters.
     pub name: &'static str,
@@ -47,7 +47,7 @@ pub struct Client {
     pub uid: u32,
 }
 
-/// Whoever sent this breaks the rules of the service: its connection ends.
+/// The sender of a message breaks the rules of the service: its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misbehaved;
 
@@ -95,7 +95,7 @@ pub trait Service: Send {
 
     /// A message that a process had sent before it ended, and that nobody has read. What it wanted
     /// for itself it does not want any more.
-    fn last_words(
+    fn last_message(
         &mut self,
         node: &mut dyn Node,
         client: Client,
@@ -120,7 +120,7 @@ pub trait Service: Send {
     fn peers_changed(&mut self, _node: &mut dyn Node) {}
 
     /// Does what there is to do without a message, a bounded part of it; says whether there was
-    /// anything. Called at every step of the node: with nothing to do it costs a look at a word.
+    /// anything. Called at every step of the node: with nothing to do it costs the load of a word.
     fn step(&mut self, _node: &mut dyn Node) -> bool {
         false
     }
@@ -167,7 +167,7 @@ pub trait Node {
     /// closed. An error does not matter for long: a step comes now and then.
     fn watch(&mut self, client: usize, fd: BorrowedFd<'_>) -> bool;
 
-    /// Tells whoever reads the log of the node; `uid` is the user that it concerns.
+    /// Writes a line into the log of the node; `uid` is the user that it concerns.
     fn note(&mut self, uid: Option<u32>, text: String);
 
     /// Whether a user that has `own` entries of a table of the service, of `all` that are taken
@@ -177,10 +177,10 @@ pub trait Node {
     /// How many more objects of memory (a descriptor and a mapping each) there is room for.
     fn memory_room(&self) -> u64;
 
-    /// Says how many such objects the service has, all users together.
+    /// Declares how many such objects the service has, all users together.
     fn has_memory(&mut self, objects: u64);
 
-    /// The service has no more use for this memory, which clients may keep: the node says by
+    /// The service has no more use for this memory, which clients may keep: the node calls
     /// [`Service::memory_is_gone`] with this number when nobody has it any more, at once where the
     /// kernel does not tell.
     fn count_until_gone(&mut self, memory: Option<OwnedFd>, token: u64);
@@ -201,7 +201,7 @@ pub trait Node {
     /// bytes can be sent all the same, unless [`holds_messages_back`](Self::holds_messages_back).
     fn message_room(&self, peer: PeerRef) -> usize;
 
-    /// Whether so much is under way to it that what it has not asked for is to be said later.
+    /// Whether so much is under way to it that what it has not asked for is to be sent later.
     fn holds_messages_back(&self, peer: PeerRef) -> bool;
 
     /// Sends a message, made of parts, to the same service on another node: in order, once, for as

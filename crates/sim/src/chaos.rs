@@ -5,13 +5,13 @@
 //! progress can be demanded.
 
 use crate::cluster::{Cluster, Happening};
-use crate::network::{Weather, address};
+use crate::network::{LinkConditions, address};
 
 /// A fault begins or ends.
 #[derive(Clone, Debug)]
 pub(crate) enum ChaosEvent {
-    /// The weather changes.
-    Weather,
+    /// The conditions of the links change.
+    Conditions,
     /// These directed links work again.
     Join { links: Vec<(usize, usize)> },
     /// This interface works again.
@@ -25,7 +25,7 @@ impl Cluster {
     pub(crate) fn stir(&mut self) {
         let faults = self.options.faults;
         match self.rng.below(1000) {
-            0..40 => self.chaos(ChaosEvent::Weather),
+            0..40 => self.chaos(ChaosEvent::Conditions),
             40..50 if faults.partitions => self.part(),
             50..62 if faults.path_failures => self.break_path(),
             62..68 if faults.node_crashes => self.crash(),
@@ -35,15 +35,15 @@ impl Cluster {
         }
     }
 
-    /// A fault ends, or the weather changes.
+    /// A fault ends, or the conditions of the links change.
     pub(crate) fn chaos(&mut self, event: ChaosEvent) {
         self.judge.note(&self.model, format_args!("{event:?}"));
         match event {
-            ChaosEvent::Weather if self.stormy => {
-                let weather = Weather::draw(&mut self.rng, &self.options.faults);
-                self.network.set_weather(weather);
+            ChaosEvent::Conditions if self.stormy => {
+                let conditions = LinkConditions::draw(&mut self.rng, &self.options.faults);
+                self.network.set_conditions(conditions);
             }
-            ChaosEvent::Weather => {}
+            ChaosEvent::Conditions => {}
             ChaosEvent::Join { links } => {
                 for (from, to) in links {
                     self.network.block(from, to, false);

@@ -36,26 +36,26 @@ pub(crate) enum Happening {
     Chaos(ChaosEvent),
 }
 
-struct Due {
+struct Scheduled {
     at_ns: u64,
     /// Breaks ties in the order of asking.
     order: u64,
     what: Happening,
 }
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
         (self.at_ns, self.order) == (other.at_ns, other.order)
     }
 }
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
         (self.at_ns, self.order).cmp(&(other.at_ns, other.order))
     }
 }
@@ -123,7 +123,7 @@ pub(crate) struct Cluster {
     pub(crate) redirects_made: u64,
     /// Faults and workload still go on.
     pub(crate) stormy: bool,
-    due: BinaryHeap<Reverse<Due>>,
+    due: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
     happened: u64,
     buffer: Vec<u8>,
@@ -182,7 +182,7 @@ impl Cluster {
         self.hosts[node].engine = Some(engine);
         self.hosts[node].wake_at_ns = None;
         self.judge.note(&self.model, format_args!("node {node} starts"));
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     /// The cluster's key, or for the stranger anything else.
@@ -220,12 +220,12 @@ impl Cluster {
         act: impl FnOnce(&mut Engine, Time, &mut Port<'_>) -> R,
     ) -> Option<R> {
         let result = self.call_raw(node, act)?;
-        self.settle(node);
+        self.run_to_quiescence(node);
         Some(result)
     }
 
     /// As [`Cluster::call`], but leaves events and datagrams for the caller to take with
-    /// [`Cluster::settle`].
+    /// [`Cluster::run_to_quiescence`].
     pub(crate) fn call_raw<R>(
         &mut self,
         node: usize,
@@ -240,14 +240,14 @@ impl Cluster {
 
     /// Takes copies, events and datagrams from an engine until it has none, and notes its next
     /// timeout.
-    pub(crate) fn settle(&mut self, node: usize) {
+    pub(crate) fn run_to_quiescence(&mut self, node: usize) {
         let mut pieces = 0;
         loop {
             let more = self.call_raw(node, |engine, now, port| engine.poll_work(now, port)).unwrap_or(false);
-            let told = self.take_events(node);
+            let events = self.take_events(node);
             let sent = self.take_datagrams(node);
             let left = self.call_raw(node, |engine, _, _| engine.finish_deferred()).unwrap_or(false);
-            if !more && !told && !sent && !left {
+            if !more && !events && !sent && !left {
                 break;
             }
             pieces += 1;
@@ -255,7 +255,7 @@ impl Cluster {
                 return self.fail("progress", format!("node {node} finds work for ever at one moment"));
             }
         }
-        self.judge.see(&mut self.model, &Seen::Settled);
+        self.judge.see(&mut self.model, &Seen::Quiescent);
         self.plan_wake(node);
     }
 
@@ -303,7 +303,7 @@ impl Cluster {
 
     fn push(&mut self, at_ns: u64, what: Happening) {
         self.order += 1;
-        self.due.push(Reverse(Due { at_ns, order: self.order, what }));
+        self.due.push(Reverse(Scheduled { at_ns, order: self.order, what }));
     }
 
     fn arrive(&mut self, mut packet: Packet) {

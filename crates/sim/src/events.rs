@@ -133,7 +133,7 @@ impl Cluster {
         match seen {
             Seen::Completed { op, result } => {
                 if let Err(OpError::RingFull { .. }) = result {
-                    self.model.hear_refusal(*op);
+                    self.model.note_refusal(*op);
                 }
                 self.free_memory_of(*op);
             }

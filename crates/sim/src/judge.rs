@@ -63,7 +63,7 @@ impl Judge {
                 let value = result.map_or_else(|why| u64::from(why.code()) | 1 << 63, |value| value);
                 self.trace.digest(&[4, now_ns, u64::from(op.0), value]);
             }
-            Seen::Settled | Seen::Level { .. } | Seen::Step => return,
+            Seen::Quiescent | Seen::Level { .. } | Seen::Step => return,
             _ => self.trace.digest(&[5, now_ns]),
         }
         self.trace.line(now_ns, format_args!("{seen:?}"));

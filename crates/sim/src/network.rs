@@ -1,4 +1,4 @@
-//! The simulated network: directed links with rate, delay and weather, several paths per node,
+//! The simulated network: directed links with rate, delay and conditions, several paths per node,
 //! partitions.
 //!
 //! Invariant: a datagram is delivered whole or not at all, any number of times, at any later
@@ -34,7 +34,7 @@ pub(crate) fn locate(at: SocketAddr) -> Option<(usize, usize)> {
 
 /// How badly the network behaves at the moment. Rates in thousandths of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Weather {
+pub(crate) struct LinkConditions {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
@@ -45,9 +45,9 @@ pub(crate) struct Weather {
     pub(crate) ns_per_kib: u64,
 }
 
-impl Weather {
-    /// A calm local network.
-    pub(crate) const CALM: Weather = Weather {
+impl LinkConditions {
+    /// Those of a calm local network.
+    pub(crate) const CALM: LinkConditions = LinkConditions {
         loss: 0,
         duplicate: 0,
         reorder: 0,
@@ -58,9 +58,9 @@ impl Weather {
         ns_per_kib: 800,
     };
 
-    /// Weather drawn within what `faults` allows. A third of draws is mild, so that throughput is
-    /// exercised as well.
-    pub(crate) fn draw(rng: &mut Rng, faults: &Faults) -> Weather {
+    /// Conditions drawn within what `faults` allows. A third of draws is mild, so that throughput
+    /// is exercised as well.
+    pub(crate) fn draw(rng: &mut Rng, faults: &Faults) -> LinkConditions {
         let level = rng.pick(&[0, 20, 100, 300, 1000, 1000]);
         let mut rate = |max: u32| rng.below(u64::from(max * level / 1000) + 1) as u32;
         let (loss, duplicate, reorder) = (rate(faults.loss), rate(faults.duplicate), rate(faults.reorder));
@@ -68,7 +68,7 @@ impl Weather {
         let delay_ns = rng.between(1_000, faults.delay_us.max(2) * 1_000);
         let jitter_ns = rng.below(delay_ns + 1);
         let ns_per_kib = rng.pick(&[80, 800, 8_000]);
-        Weather { loss, duplicate, reorder, corrupt, replay, delay_ns, jitter_ns, ns_per_kib }
+        LinkConditions { loss, duplicate, reorder, corrupt, replay, delay_ns, jitter_ns, ns_per_kib }
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Network {
     nodes: usize,
     paths: usize,
     rng: Rng,
-    weather: Weather,
+    conditions: LinkConditions,
     /// Packets that fail their checksum are dropped before the engine sees them.
     checksummed: bool,
     /// `blocked[from * nodes + to]`: how many partitions forbid this direction now.
@@ -119,7 +119,7 @@ impl Network {
             nodes,
             paths,
             rng,
-            weather: Weather::CALM,
+            conditions: LinkConditions::CALM,
             checksummed,
             blocked: vec![0; nodes * nodes],
             broken: vec![false; nodes * paths],
@@ -145,8 +145,8 @@ impl Network {
         self.injected
     }
 
-    pub(crate) fn set_weather(&mut self, weather: Weather) {
-        self.weather = weather;
+    pub(crate) fn set_conditions(&mut self, conditions: LinkConditions) {
+        self.conditions = conditions;
     }
 
     /// Blocks (or frees again) packets from `from` to `to`.
@@ -167,7 +167,7 @@ impl Network {
 
     /// Ends every fault for good. Packets already under way still arrive, late as they may be.
     pub(crate) fn heal(&mut self) {
-        self.weather = Weather::CALM;
+        self.conditions = LinkConditions::CALM;
         self.blocked.fill(0);
         self.broken.fill(false);
         self.store.clear();
@@ -190,18 +190,18 @@ impl Network {
         };
         self.keep_for_replay(from, to, bytes);
         let start_ns = self.free_at[link].max(now_ns);
-        if self.rng.chance(self.weather.loss) || start_ns - now_ns > LINK_QUEUE_NS_MAX {
+        if self.rng.chance(self.conditions.loss) || start_ns - now_ns > LINK_QUEUE_NS_MAX {
             self.injected.lost += 1;
             return;
         }
-        let done_ns = start_ns + bytes.len() as u64 * self.weather.ns_per_kib / 1024;
+        let done_ns = start_ns + bytes.len() as u64 * self.conditions.ns_per_kib / 1024;
         self.free_at[link] = done_ns;
         self.deliver_one(done_ns, from, to, bytes, deliver);
-        if self.rng.chance(self.weather.duplicate) {
+        if self.rng.chance(self.conditions.duplicate) {
             self.injected.duplicated += 1;
             self.deliver_one(done_ns, from, to, bytes, deliver);
         }
-        if !self.store.is_empty() && self.rng.chance(self.weather.replay) {
+        if !self.store.is_empty() && self.rng.chance(self.conditions.replay) {
             let old = self.rng.index(self.store.len()).expect("checked not to be empty");
             let (from, to, bytes) = self.store.swap_remove(old);
             self.injected.replayed += 1;
@@ -237,7 +237,7 @@ impl Network {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(bytes);
-        if self.rng.chance(self.weather.corrupt) {
+        if self.rng.chance(self.conditions.corrupt) {
             self.injected.corrupted += 1;
             if self.checksummed {
                 self.spare.push(copy);
@@ -245,13 +245,13 @@ impl Network {
             }
             self.damage(&mut copy);
         }
-        let mut at_ns = done_ns + self.weather.delay_ns;
-        if self.rng.chance(self.weather.reorder) {
+        let mut at_ns = done_ns + self.conditions.delay_ns;
+        if self.rng.chance(self.conditions.reorder) {
             self.injected.reordered += 1;
-            at_ns += self.rng.below(8 * (self.weather.delay_ns + self.weather.jitter_ns) + 1);
+            at_ns += self.rng.below(8 * (self.conditions.delay_ns + self.conditions.jitter_ns) + 1);
         } else {
             // Jitter alone keeps the order of a link: it only depends on the moment.
-            at_ns += self.weather.jitter_ns * (done_ns / 100_000 % 8) / 8;
+            at_ns += self.conditions.jitter_ns * (done_ns / 100_000 % 8) / 8;
         }
         deliver(at_ns, Packet { from, to, bytes: copy });
     }
@@ -270,7 +270,7 @@ impl Network {
     }
 
     fn keep_for_replay(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        if self.weather.replay == 0 || !self.rng.chance(20) {
+        if self.conditions.replay == 0 || !self.rng.chance(20) {
             return;
         }
         if self.store.len() < REPLAY_STORE_PACKETS {
@@ -313,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn bad_weather_loses_doubles_and_damages() {
+    fn bad_conditions_lose_double_and_damage() {
         for checksummed in [false, true] {
             let mut network = Network::new(2, 1, checksummed, Rng::new(5));
-            let weather = Weather { loss: 300, duplicate: 300, corrupt: 300, ..Weather::CALM };
-            network.set_weather(weather);
+            let conditions = LinkConditions { loss: 300, duplicate: 300, corrupt: 300, ..LinkConditions::CALM };
+            network.set_conditions(conditions);
             let got = arrivals(&mut network, 1000);
             let damaged = got.iter().filter(|(_, p)| p.bytes.len() != 50 || p.bytes.windows(2).any(|w| w[0] != w[1]));
             assert_eq!(damaged.count() == 0, checksummed);

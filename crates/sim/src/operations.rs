@@ -238,7 +238,7 @@ impl Cluster {
                 self.model.withdraw_op(key);
             }
         }
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     pub(crate) fn op(&self, sender: ProcKey, import: ImportKey, kind: OpKind, offset: u64, len: u64) -> Op {
@@ -327,7 +327,7 @@ impl Cluster {
         let mut bytes = self.memory.bytes(facts.region).get(start as usize..end as usize)?.to_vec();
         for piece in region.landing_on(start, end) {
             let key = piece.op;
-            if self.model.is_settled(key) {
+            if self.model.is_final(key) {
                 continue;
             }
             let op = &self.model.ops[key];

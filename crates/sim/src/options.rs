@@ -53,7 +53,7 @@ pub enum Mode {
     Sealed,
 }
 
-/// Faults that may happen, with their worst rates. The weather of a moment is drawn below them.
+/// Faults that may happen, with their worst rates. The conditions of a moment are drawn below them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// Packets lost, in thousandths (300 = 30 %).

@@ -94,7 +94,7 @@ impl Cluster {
             }
             None => {}
         }
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     /// Memory to redirect to, in a new region.
@@ -116,7 +116,7 @@ impl Cluster {
         }
         self.model.redirects[key].ended = true;
         self.model.redirects[key].orphaned = true;
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     fn report_redirect(&mut self, proc: ProcKey, key: RedirectKey) {
@@ -128,7 +128,7 @@ impl Cluster {
             }
             result => self.fail("honest-errors", format!("a report on redirection {key} gave {result:?}")),
         }
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     fn consume(&mut self, proc: ProcKey, export: ExportKey) {
@@ -143,6 +143,6 @@ impl Cluster {
                 self.fail("honest-errors", format!("consuming {len} bytes at {offset} of {export} gave {result:?}"))
             }
         }
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 }

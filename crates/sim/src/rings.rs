@@ -145,8 +145,8 @@ impl Cluster {
 }
 
 impl Model {
-    /// The process hears that an append found no room: what it appends from now on knows of it.
-    pub(crate) fn hear_refusal(&mut self, key: OpKey) {
+    /// The process learns that an append found no room: what it appends from now on knows of it.
+    pub(crate) fn note_refusal(&mut self, key: OpKey) {
         if let (OpKind::Append { refusals, .. }, Some(import)) = (&self.ops[key].kind, self.ops[key].import) {
             let import = &mut self.imports[import];
             import.refusals += u32::from(import.refusals == *refusals);
@@ -160,8 +160,8 @@ impl Model {
         2 * (op.crowd + record_bytes(op.len)) > size || self.overtaken(key).is_some()
     }
 
-    /// An earlier append of the same import that is not in the ring, though its sender had not
-    /// heard so when it posted this one.
+    /// An earlier append of the same import that is not in the ring, though its sender did not
+    /// know so when it posted this one.
     pub(crate) fn overtaken(&self, key: OpKey) -> Option<OpKey> {
         let op = &self.ops[key];
         let earlier = self.imports[op.import?].appends.iter().rev().copied().skip_while(|o| *o >= key);

@@ -104,7 +104,7 @@ impl Cluster {
             self.memory.free(region);
         }
         self.model.end_proc(proc, false);
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     fn do_export(&mut self, proc: ProcKey) {
@@ -197,7 +197,7 @@ impl Cluster {
             self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
         }
         // Only now: an import that waits for the name is granted by this very call.
-        self.settle(node);
+        self.run_to_quiescence(node);
         result.is_ok()
     }
 
@@ -233,7 +233,7 @@ impl Cluster {
             self.fail("honest-errors", format!("unexport of {} gave {result:?}", live[i]));
         }
         self.model.end_export(live[i], ExportEnd::Withdrawn);
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     pub(crate) fn do_import(&mut self, proc: ProcKey) {
@@ -258,8 +258,8 @@ impl Cluster {
             _ => offered,
         };
         let wait = self.rng.chance(400);
-        let patience_ns = self.rng.pick(&[100_000, 10_000_000, 1_000_000_000, 8_000_000_000]);
-        self.import(proc, node, wanted, rights, wait, patience_ns);
+        let wait_limit_ns = self.rng.pick(&[100_000, 10_000_000, 1_000_000_000, 8_000_000_000]);
+        self.import(proc, node, wanted, rights, wait, wait_limit_ns);
     }
 
     pub(crate) fn import(
@@ -269,11 +269,11 @@ impl Cluster {
         wanted: Wanted,
         rights: Rights,
         wait: bool,
-        patience_ns: u64,
+        wait_limit_ns: u64,
     ) -> ImportKey {
         let (importer_node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         let asked_at_ns = self.model.now_ns;
-        let deadline_ns = asked_at_ns + patience_ns;
+        let deadline_ns = asked_at_ns + wait_limit_ns;
         let what = match &wanted {
             Wanted::Name(name) => ImportTarget::Name(name.clone()),
             Wanted::Id(id) => ImportTarget::Id(*id),
@@ -350,7 +350,7 @@ impl Cluster {
                 if result != Some(Ok(())) {
                     self.fail("honest-errors", format!("unimport of {key} gave {result:?}"));
                 }
-                self.settle(node);
+                self.run_to_quiescence(node);
             }
             _ => {}
         }

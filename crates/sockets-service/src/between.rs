@@ -24,10 +24,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use vmmc_nic::PeerRef;
 use vmmc_service::Node;
-use vmmc_stream::messages::{Place, SocketNews};
-use vmmc_stream::{Bells, DirectionWords, EndWords, Endpoints, Replica, Said, TOKENS, Wakes, Watch};
+use vmmc_stream::messages::{Place, SocketEvent};
+use vmmc_stream::{Bells, DirectionWords, Encoded, EndWords, Endpoints, Replica, TOKENS, Wakes, Watch};
 
-/// The node, among the ids of processes: it is what rings and is rung for everybody on other nodes.
+/// The node, among the ids of processes: it rings and is rung for everybody on other nodes.
 pub(crate) const NODE: u32 = u32::MAX;
 /// The bell of it that is used.
 const BELL: u32 = 0;
@@ -51,9 +51,9 @@ pub(crate) struct Between {
     last: u64,
     /// Offers that other nodes should be asked about.
     to_ask: ToAsk,
-    /// Links that may have something to say.
+    /// Links that may have something to send.
     queue: VecDeque<u64>,
-    /// Clients with new bells of ours, which the station should look at.
+    /// Clients with new bells of ours, which the station should watch.
     new_bells: Vec<usize>,
     scratch: Vec<u8>,
 }
@@ -121,25 +121,25 @@ struct Remote {
     token: u32,
     replica: Replica,
     queued: bool,
-    /// To be said behind the bytes.
-    due: Due,
-    /// The end here was released, and the other node told so.
+    /// To be sent behind the bytes.
+    pending: PendingNotices,
+    /// The end here was released, and the other node has been sent that.
     released: bool,
     /// Somebody unknown may still use the slot.
     abandoned: bool,
-    /// The other node was told that all holders of the end have ended.
-    told_dead: bool,
+    /// The other node has been sent that all holders of the end have ended.
+    reported_dead: bool,
 }
 
 #[derive(Default)]
-struct Due {
+struct PendingNotices {
     question: bool,
     complete: bool,
     hint: Option<bool>,
     released: bool,
 }
 
-impl Due {
+impl PendingNotices {
     fn is_any(&self) -> bool {
         self.question || self.complete || self.hint.is_some() || self.released
     }
@@ -208,7 +208,7 @@ impl Between {
         Some((id, self.links.get_mut(&id)?))
     }
 
-    /// It may have something to say.
+    /// It may have something to send.
     fn queue(&mut self, id: u64) {
         if let Some(link) = self.links.get_mut(&id).filter(|link| !link.queued) {
             link.queued = true;
@@ -253,7 +253,7 @@ impl Sockets {
         }
         for _ in 0..self.between.queue.len().min(BETWEEN_TURN) {
             let Some(id) = self.between.queue.pop_front() else { break };
-            worked |= self.speak(node, id);
+            worked |= self.send_pending(node, id);
         }
         worked
     }
@@ -304,7 +304,7 @@ impl Sockets {
     }
 
     /// A message of another node. False: it breaks the rules.
-    pub(crate) fn hear(&mut self, node: &mut dyn Node, from: PeerRef, message: &[u8]) -> bool {
+    pub(crate) fn handle_message(&mut self, node: &mut dyn Node, from: PeerRef, message: &[u8]) -> bool {
         let Some((kind, rest)) = message.split_first().and_then(|(k, rest)| Some((Kind::of(*k)?, rest))) else {
             return false;
         };
@@ -318,7 +318,7 @@ impl Sockets {
                 match kind {
                     Kind::Ask if fits => self.asked(node, from, &own),
                     Kind::Accept if fits => self.accepted(node, from, &own, theirs),
-                    Kind::Accept => say(node, from, Kind::Released, theirs, &[]),
+                    Kind::Accept => send(node, from, Kind::Released, theirs, &[]),
                     _ => {}
                 }
                 true
@@ -326,21 +326,21 @@ impl Sockets {
             _ => {
                 let Some((number, rest)) = rest.split_first_chunk::<8>() else { return false };
                 let id = u64::from_le_bytes(*number);
-                // Of a link that has ended meanwhile the other node will hear.
+                // The other node will learn that a link has ended meanwhile.
                 if self.between.links.get(&id).is_some_and(|link| link.peer == from) {
-                    self.hear_of(node, id, kind, rest);
+                    self.handle_link_message(node, id, kind, rest);
                 }
                 true
             }
         }
     }
 
-    fn hear_of(&mut self, node: &mut dyn Node, id: u64, kind: Kind, rest: &[u8]) {
+    fn handle_link_message(&mut self, node: &mut dyn Node, id: u64, kind: Kind, rest: &[u8]) {
         match kind {
             Kind::News => {
                 let link = self.between.links.get_mut(&id).expect("the caller found it");
-                let (place, heard) = (link.place, link.replica.hear(rest));
-                match heard {
+                let (place, applied) = (link.place, link.replica.apply_update(rest));
+                match applied {
                     Ok(wakes) => {
                         self.wake_for(place, wakes);
                         if wakes.answer {
@@ -355,7 +355,7 @@ impl Sockets {
                 self.confirmed(node, id, theirs.unwrap_or(0));
             }
             Kind::Question => {
-                self.between.links.get_mut(&id).expect("as above").due.complete = true;
+                self.between.links.get_mut(&id).expect("as above").pending.complete = true;
                 self.between.queue(id);
             }
             Kind::Complete => {
@@ -406,19 +406,19 @@ impl Sockets {
             }
             None => None,
         };
-        let Some(id) = opened else { return say(node, from, Kind::Released, theirs, &[]) };
-        say(node, from, Kind::Confirm, theirs, &id.to_le_bytes());
-        self.meet(node, id, theirs);
+        let Some(id) = opened else { return send(node, from, Kind::Released, theirs, &[]) };
+        send(node, from, Kind::Confirm, theirs, &id.to_le_bytes());
+        self.match_offers(node, id, theirs);
     }
 
     fn confirmed(&mut self, node: &mut dyn Node, id: u64, theirs: u64) {
         if theirs != 0 && self.between.links[&id].theirs == 0 {
-            self.meet(node, id, theirs);
+            self.match_offers(node, id, theirs);
         }
     }
 
     /// Both nodes have a slot: the offer has found its counterpart, if it still stands.
-    fn meet(&mut self, node: &mut dyn Node, id: u64, theirs: u64) {
+    fn match_offers(&mut self, node: &mut dyn Node, id: u64, theirs: u64) {
         let link = self.between.links.get_mut(&id).expect("the caller has it");
         link.theirs = theirs;
         self.between.unconfirmed.remove(&link.own);
@@ -433,8 +433,8 @@ impl Sockets {
             if let Some(link) = self.slabs.link(place) {
                 link.released[place.end as usize] = true;
             }
-            self.between.links.get_mut(&id).expect("as above").due.released = true;
-            self.speak(node, id);
+            self.between.links.get_mut(&id).expect("as above").pending.released = true;
+            self.send_pending(node, id);
             return;
         };
         self.take_offer(&own);
@@ -447,7 +447,7 @@ impl Sockets {
         self.client(client).ends.insert(place);
         self.by_cookie.insert(cookie, place);
         let end = self.end_ref(place);
-        self.tell(client, SocketNews::Matched { connection, end, peer: NODE }, Vec::new());
+        self.queue_event(client, SocketEvent::Matched { connection, end, peer: NODE }, Vec::new());
     }
 
     /// A slot for an offer, as one of two replicas.
@@ -478,7 +478,7 @@ impl Sockets {
         };
         let of = |mine, other| if end == 0 { [mine, other] } else { [other, mine] };
         let ends = if end == 0 { [own.clone(), own.mirrored()] } else { [own.mirrored(), own.clone()] };
-        let link = slabs::Link::new(uid, of(process, NODE), ends, of32(end, offer.cookie), secret);
+        let link = slabs::Link::new(uid, of(process, NODE), ends, cookies_by_end(end, offer.cookie), secret);
         self.slabs.set_link(slab, number, link);
         let place = Place { slab, slot: number, end: end as u8 };
         let slot = self.slabs.slot(place)?;
@@ -497,10 +497,10 @@ impl Sockets {
             token,
             replica,
             queued: false,
-            due: Due::default(),
+            pending: PendingNotices::default(),
             released: false,
             abandoned: false,
-            told_dead: false,
+            reported_dead: false,
         };
         self.between.links.insert(id, link);
         self.between.unconfirmed.insert(own.clone());
@@ -509,8 +509,8 @@ impl Sockets {
         Some(id)
     }
 
-    /// Says what there is to say about a link. False: there is no room for it now.
-    fn speak(&mut self, node: &mut dyn Node, id: u64) -> bool {
+    /// Sends what is pending of a link. False: there is no room for it now.
+    fn send_pending(&mut self, node: &mut dyn Node, id: u64) -> bool {
         let Some(link) = self.between.links.get_mut(&id) else { return false };
         link.queued = false;
         if link.theirs == 0 {
@@ -523,16 +523,16 @@ impl Sockets {
             message.clear();
             message.push(Kind::News as u8);
             message.extend_from_slice(&link.theirs.to_le_bytes());
-            match link.replica.say(room, message) {
-                Ok(Said::Nothing) => break,
-                Ok(Said::NoRoom) => {
+            match link.replica.encode_update(room, message) {
+                Ok(Encoded::Nothing) => break,
+                Ok(Encoded::NoRoom) => {
                     // The next step tries again; what makes room is a datagram.
                     self.between.queue(id);
                     return false;
                 }
-                Ok(said) => {
+                Ok(encoded) => {
                     node.send_message(link.peer, &[message]);
-                    if said == Said::All {
+                    if encoded == Encoded::All {
                         break;
                     }
                 }
@@ -543,22 +543,22 @@ impl Sockets {
             }
         }
         let (peer, theirs) = (link.peer, link.theirs);
-        if link.due.is_any() && node.holds_messages_back(peer) {
+        if link.pending.is_any() && node.holds_messages_back(peer) {
             self.between.queue(id);
             return false;
         }
-        let due = std::mem::take(&mut link.due);
-        if let Some(ended) = due.hint {
-            say(node, peer, Kind::Hint, theirs, &[u8::from(ended)]);
+        let pending = std::mem::take(&mut link.pending);
+        if let Some(ended) = pending.hint {
+            send(node, peer, Kind::Hint, theirs, &[u8::from(ended)]);
         }
-        if due.question {
-            say(node, peer, Kind::Question, theirs, &[]);
+        if pending.question {
+            send(node, peer, Kind::Question, theirs, &[]);
         }
-        if due.complete {
-            say(node, peer, Kind::Complete, theirs, &[]);
+        if pending.complete {
+            send(node, peer, Kind::Complete, theirs, &[]);
         }
-        if due.released {
-            say(node, peer, Kind::Released, theirs, &[]);
+        if pending.released {
+            send(node, peer, Kind::Released, theirs, &[]);
             link.released = true;
             let place = link.place;
             self.close_if_over(node, id, place);
@@ -572,7 +572,7 @@ impl Sockets {
             return;
         }
         if let Some((id, link)) = self.between.link_at(place) {
-            link.due.question = true;
+            link.pending.question = true;
             self.between.queue(id);
         }
     }
@@ -583,8 +583,8 @@ impl Sockets {
         let Some((id, link)) = self.between.link_at(place).filter(|(_, link)| link.place == place) else {
             return false;
         };
-        link.due.hint = Some(ended);
-        link.told_dead |= ended;
+        link.pending.hint = Some(ended);
+        link.reported_dead |= ended;
         self.between.queue(id);
         true
     }
@@ -592,8 +592,8 @@ impl Sockets {
     /// Somebody holds an end after all: the other node should not take it for dead.
     pub(crate) fn not_dead_on_other_node(&mut self, place: Place) {
         let Some((id, link)) = self.between.link_at(place).filter(|(_, link)| link.place == place) else { return };
-        if std::mem::take(&mut link.told_dead) {
-            link.due.hint = Some(false);
+        if std::mem::take(&mut link.reported_dead) {
+            link.pending.hint = Some(false);
             self.between.queue(id);
         }
     }
@@ -605,11 +605,11 @@ impl Sockets {
         true
     }
 
-    /// The end here was released: the other node hears of it behind the last bytes. True: the slot
+    /// The end here was released: the other node learns of it behind the last bytes. True: the slot
     /// is not to be freed yet.
     pub(crate) fn release_between(&mut self, place: Place, abandoned: bool) -> bool {
         let Some((id, link)) = self.between.link_at(place) else { return false };
-        link.due.released = true;
+        link.pending.released = true;
         link.abandoned |= abandoned;
         self.between.queue(id);
         true
@@ -659,8 +659,8 @@ impl Sockets {
     /// The connection ends as a reset one, on both nodes.
     fn break_link(&mut self, node: &mut dyn Node, id: u64) {
         let Some(link) = self.between.links.get(&id) else { return };
-        let (place, peer, theirs, met) = (link.place, link.peer, link.theirs, link.theirs != 0);
-        say(node, peer, Kind::Broken, theirs, &[]);
+        let (place, peer, theirs, confirmed) = (link.place, link.peer, link.theirs, link.theirs != 0);
+        send(node, peer, Kind::Broken, theirs, &[]);
         self.forget_link(node, id);
         if let Some(slot) = self.slabs.slot(place) {
             slot.words().broken.store(1, Ordering::SeqCst);
@@ -671,7 +671,7 @@ impl Sockets {
         let over = self.slabs.link(place).is_none_or(|link| {
             link.released[1 - end] = true;
             link.holders[1 - end].clear();
-            link.released[end] || !met
+            link.released[end] || !confirmed
         });
         if over {
             self.slabs.free(place);
@@ -691,7 +691,7 @@ impl Sockets {
         self.offers.keys().take(BETWEEN_ASKS_MAX).for_each(|own| between.wants(own));
     }
 
-    /// Wakes whom a message concerns.
+    /// Wakes those whom a message concerns.
     fn wake_for(&self, place: Place, wakes: Wakes) {
         let Some((slot, uid)) = self.slabs.slot(place).zip(self.slabs.user(place.slab)) else { return };
         let (end, words) = (place.end as usize, slot.words());
@@ -733,8 +733,8 @@ impl Sockets {
         );
         let Some((bells, fd)) = made else { return };
         let Some((memory, theirs)) = bells.share().ok().zip(fd.try_clone().ok()) else { return };
-        self.tell(index, SocketNews::Peer { process: NODE }, vec![memory]);
-        self.tell(index, SocketNews::PeerBell { process: NODE, bell: BELL }, vec![theirs]);
+        self.queue_event(index, SocketEvent::Peer { process: NODE }, vec![memory]);
+        self.queue_event(index, SocketEvent::PeerBell { process: NODE, bell: BELL }, vec![theirs]);
         self.between.new_bells.push(index);
         self.client(index).node_bells = Some(NodeBells { bells, fd });
     }
@@ -743,11 +743,11 @@ impl Sockets {
 /// Bytes of a message before those of a replica.
 const HEAD_BYTES: usize = 9;
 
-fn of32(end: usize, cookie: u64) -> [u64; 2] {
+fn cookies_by_end(end: usize, cookie: u64) -> [u64; 2] {
     if end == 0 { [cookie, 0] } else { [0, cookie] }
 }
 
-fn say(node: &mut dyn Node, to: PeerRef, kind: Kind, number: u64, rest: &[u8]) {
+fn send(node: &mut dyn Node, to: PeerRef, kind: Kind, number: u64, rest: &[u8]) {
     node.send_message(to, &[&[kind as u8], &number.to_le_bytes(), rest]);
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::process::ProcessWatch;
 use vmmc_nic::Time;
-use vmmc_stream::messages::{EndRef, Place, SocketNews};
+use vmmc_stream::messages::{EndRef, Place, SocketEvent};
 use vmmc_stream::{EndWords, Watch};
 
 /// An end whose last known holder has left it without a word: killed, or in the middle of an exec.
@@ -32,7 +32,7 @@ struct Orphan {
     watch: Option<Arc<ProcessWatch>>,
 }
 
-/// A process that has ended, and the ends that it held and that nobody has looked at since.
+/// A process that has ended, and the ends that it held and that were not checked since.
 #[derive(Debug)]
 struct Leaver {
     process: u32,
@@ -107,15 +107,15 @@ impl Sockets {
         let uid = self.clients[&index].uid;
         let other_user = known.is_some_and(|place| self.slabs.user(place.slab).is_some_and(|user| user != uid));
         let Some(place) = known.filter(|&place| self.add_holder(index, place)) else {
-            let news = SocketNews::Adopted { connection, end: None, other_user, peer: 0 };
-            return self.tell(index, news, Vec::new());
+            let event = SocketEvent::Adopted { connection, end: None, other_user, peer: 0 };
+            return self.queue_event(index, event, Vec::new());
         };
         let process = self.clients[&index].process;
         self.introduce(index, process, place.slab);
         let peer = self.slabs.link(place).and_then(|l| l.holders[1 - place.end as usize].processes().next());
         let peer = peer.unwrap_or(0);
-        let news = SocketNews::Adopted { connection, end: Some(self.end_ref(place)), other_user: false, peer };
-        self.tell(index, news, Vec::new());
+        let event = SocketEvent::Adopted { connection, end: Some(self.end_ref(place)), other_user: false, peer };
+        self.queue_event(index, event, Vec::new());
     }
 
     /// Counts a process among the holders of an end. False: it is of another user, or there are too
@@ -185,7 +185,7 @@ impl Sockets {
         }
     }
 
-    /// A client took an offer back before it heard of the match; unless it has joined all the same.
+    /// A client took an offer back before it knew of the match; unless it has joined all the same.
     pub(crate) fn release_unjoined(&mut self, index: usize, place: Place) {
         let Some(slot) = self.slabs.slot(place).filter(|_| self.clients[&index].ends.contains(&place)) else { return };
         let attached = &slot.words().ends[place.end as usize].attached;
@@ -211,8 +211,9 @@ impl Sockets {
 
     pub(crate) fn ring(&self, watch: Watch, uid: u32) {
         let Some(client) = self.watcher(watch, uid) else { return };
-        client.bells.mark_surely(watch.bell, watch.token);
-        // Whether the loop sleeps or not: whoever asked may have taken its announcement already.
+        client.bells.mark_always(watch.bell, watch.token);
+        // Whether the loop sleeps or not: the process that asked may have taken its announcement
+        // already.
         if let Some(fd) = &client.bell_fds[watch.bell as usize] {
             // It was seen to be an eventfd when it came.
             let _ = self.ring_fd(fd.as_fd());
@@ -232,7 +233,7 @@ impl Sockets {
         }
         let peers = self.clients.iter_mut().filter_map(|(&i, other)| other.peers.remove(&process).then_some(i));
         for peer in peers.collect::<Vec<usize>>() {
-            self.tell(peer, SocketNews::PeerGone { process }, Vec::new());
+            self.queue_event(peer, SocketEvent::PeerGone { process }, Vec::new());
         }
         let (watch, ends) = (watch.map(Arc::new), ends.into_iter().collect());
         self.orphans.leavers.push_back(Leaver { process, since: now, watch, ends });
@@ -242,7 +243,7 @@ impl Sockets {
 
     /// Takes processes that have ended from the lists of holders: some ends of each, as many as a
     /// turn allows.
-    fn see_off(&mut self) {
+    fn process_leavers(&mut self) {
         let mut left = SOCKET_ENDS_PER_TURN;
         while left > 0 {
             let Some(mut leaver) = self.orphans.leavers.pop_front() else { return };
@@ -282,7 +283,7 @@ impl Sockets {
             for process in idle.pair {
                 let Some(index) = self.by_process.get(&process).copied() else { continue };
                 if self.client(index).slabs.remove(&idle.id) {
-                    self.tell(index, SocketNews::SlabGone { slab: idle.id }, Vec::new());
+                    self.queue_event(index, SocketEvent::SlabGone { slab: idle.id }, Vec::new());
                 }
             }
             self.let_go.push((idle.slab, idle.held));
@@ -292,7 +293,7 @@ impl Sockets {
     /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims. As
     /// much as a turn allows.
     pub(crate) fn serve_orphans(&mut self, now: Time) {
-        self.see_off();
+        self.process_leavers();
         // Each process is asked once.
         let mut ended: HashMap<u32, bool> = HashMap::new();
         for _ in 0..SOCKET_ORPHANS_PER_TURN {
@@ -311,7 +312,7 @@ impl Sockets {
             }
             let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
             if orphan.hints == SOCKET_HINTS.len() && (ended || over) {
-                self.bury_orphan(place);
+                self.reap_orphan(place);
             } else {
                 self.orphans.add(place, orphan);
             }
@@ -347,7 +348,8 @@ impl Sockets {
         self.wake(Place { end: 1 - place.end, ..place });
     }
 
-    fn bury_orphan(&mut self, place: Place) {
+    /// Releases an end that nobody claims.
+    fn reap_orphan(&mut self, place: Place) {
         let Some(link) = self.slabs.link(place) else { return };
         link.released[place.end as usize] = true;
         let (cookie, both) = (link.cookies[place.end as usize], link.released == [true; 2]);

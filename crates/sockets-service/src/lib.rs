@@ -19,7 +19,7 @@ mod quota;
 mod service;
 mod slabs;
 mod users;
-mod witness;
+mod verifier;
 
 use crate::limits::{
     SOCKET_OFFERS_ALL_MAX, SOCKET_OFFERS_MAX, SOCKET_PLACES_MAX, SOCKET_REFUSED_MAX, SOCKET_STRANGERS_MAX,
@@ -32,7 +32,7 @@ use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
 use vmmc_nic::Time;
 use vmmc_service::Misbehaved;
-use vmmc_stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketEvent};
 use vmmc_stream::{BELLS, Bells, Endpoints, Ringer, Slab, Watch};
 
 /// The service.
@@ -65,22 +65,22 @@ pub struct Sockets {
     /// Processes whose library is of another version than this node, the last few.
     strangers: VecDeque<Stranger>,
     /// To be sent by whoever called.
-    outbox: Vec<(usize, SocketNews, Vec<OwnedFd>)>,
+    outbox: Vec<(usize, SocketEvent, Vec<OwnedFd>)>,
     /// To be closed by whoever called, where nobody waits for it.
-    copies: witness::Copies,
+    copies: verifier::Copies,
 }
 
 /// What the service needs of the kernel.
 #[derive(Debug)]
 struct Means {
-    witness: witness::Witness,
+    verifier: verifier::SocketVerifier,
     ringer: Ringer,
 }
 
 /// Why no connection is upgraded here.
 #[derive(Debug)]
 enum Unable {
-    Blind(witness::NoWitness),
+    Blind(verifier::NoSocketVerifier),
     Mute(rustix::io::Errno),
 }
 
@@ -146,9 +146,9 @@ impl Sockets {
     /// Looks whether the kernel has what the service needs, unless it was seen to.
     fn prepare(&mut self) -> Result<(), Unable> {
         if self.means.is_none() {
-            let witness = witness::Witness::new().map_err(Unable::Blind)?;
+            let verifier = verifier::SocketVerifier::new().map_err(Unable::Blind)?;
             let ringer = Ringer::new().map_err(Unable::Mute)?;
-            self.means = Some(Means { witness, ringer });
+            self.means = Some(Means { verifier, ringer });
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Sockets {
         };
         self.clients.insert(index, client);
         self.by_process.insert(process, index);
-        self.tell(index, SocketNews::Attached { process }, Vec::new());
+        self.queue_event(index, SocketEvent::Attached { process }, Vec::new());
         Ok(())
     }
 
@@ -246,26 +246,26 @@ impl Sockets {
         self.slabs.is_gone(held);
     }
 
-    /// Messages to send: connection, news, descriptors.
-    pub(crate) fn take_outbox(&mut self) -> Vec<(usize, SocketNews, Vec<OwnedFd>)> {
+    /// Messages to send: connection, event, descriptors.
+    pub(crate) fn take_outbox(&mut self) -> Vec<(usize, SocketEvent, Vec<OwnedFd>)> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Says that a message to a client has gone out.
-    pub(crate) fn count_news(&self, index: usize) {
+    /// Counts a message to a client that has gone out.
+    pub(crate) fn count_message(&self, index: usize) {
         if let Some(client) = self.clients.get(&index) {
-            client.bells.news().fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            client.bells.message_count().fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
     }
 
-    fn tell(&mut self, index: usize, news: SocketNews, fds: Vec<OwnedFd>) {
-        self.outbox.push((index, news, fds));
+    fn queue_event(&mut self, index: usize, event: SocketEvent, fds: Vec<OwnedFd>) {
+        self.outbox.push((index, event, fds));
     }
 
     fn bell(&mut self, index: usize, bell: u32, fd: OwnedFd) -> Result<(), Misbehaved> {
         match self.clients[&index].bell_fds.get(bell as usize) {
             None => return Err(Misbehaved),
-            // Two threads of the process may both tell of it; the first word counts, and peers hear
+            // Two threads of the process may both send it; the first one counts, and peers are told
             // of it once.
             Some(Some(_)) => return Ok(()),
             Some(None) => {}
@@ -281,7 +281,7 @@ impl Sockets {
             self.clients.iter().filter(|(_, c)| c.peers.contains(&process)).map(|(&i, _)| i).collect();
         for friend in friends.into_iter().filter(|&friend| friend != index) {
             if let Ok(copy) = fd.try_clone() {
-                self.tell(friend, SocketNews::PeerBell { process, bell }, vec![copy]);
+                self.queue_event(friend, SocketEvent::PeerBell { process, bell }, vec![copy]);
             }
         }
         self.client(index).bell_fds[bell as usize] = Some(fd);
@@ -295,7 +295,7 @@ impl Sockets {
         }
         // Whoever attached was told if there are none.
         let copies = &mut self.copies;
-        let seen = self.means.as_mut().map(|means| means.witness.connection(client, socket, copies));
+        let seen = self.means.as_mut().map(|means| means.verifier.connection(client, socket, copies));
         let seen = seen.unwrap_or(Err(OfferRefusal::MemoryShort));
         let (own, cookie) = match seen {
             Ok(own) => (own, socket.cookie),
@@ -379,9 +379,9 @@ impl Sockets {
                         self.client(clients[end]).ends.insert(place);
                         self.by_cookie.insert([first.cookie, second.2][end], place);
                         let peer = processes[1 - end];
-                        self.tell(
+                        self.queue_event(
                             clients[end],
-                            SocketNews::Matched { connection: connections[end], end: EndRef { place, secret }, peer },
+                            SocketEvent::Matched { connection: connections[end], end: EndRef { place, secret }, peer },
                             Vec::new(),
                         );
                     }
@@ -402,7 +402,7 @@ impl Sockets {
     fn introduce(&mut self, index: usize, peer: u32, slab: u64) {
         if self.client(index).slabs.insert(slab) {
             if let Some((fd, shape)) = self.slabs.share(slab) {
-                self.tell(index, SocketNews::Slab { slab, shape }, vec![fd]);
+                self.queue_event(index, SocketEvent::Slab { slab, shape }, vec![fd]);
             }
         }
         self.introduce_bells(index, peer);
@@ -418,16 +418,16 @@ impl Sockets {
             return;
         }
         let them = &self.clients[&other];
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         if let Ok(fd) = them.bells.share() {
-            news.push((SocketNews::Peer { process: peer }, vec![fd]));
+            events.push((SocketEvent::Peer { process: peer }, vec![fd]));
         }
         for (bell, fd) in them.bell_fds.iter().enumerate() {
             if let Some(Ok(copy)) = fd.as_ref().map(OwnedFd::try_clone) {
-                news.push((SocketNews::PeerBell { process: peer, bell: bell as u32 }, vec![copy]));
+                events.push((SocketEvent::PeerBell { process: peer, bell: bell as u32 }, vec![copy]));
             }
         }
-        news.into_iter().for_each(|(news, fds)| self.tell(index, news, fds));
+        events.into_iter().for_each(|(event, fds)| self.queue_event(index, event, fds));
     }
 
     /// The ring from an end was full.
@@ -443,7 +443,7 @@ impl Sockets {
     }
 
     fn refuse(&mut self, index: usize, connection: u64, why: OfferRefusal) {
-        self.tell(index, SocketNews::Refused { connection, why }, Vec::new());
+        self.queue_event(index, SocketEvent::Refused { connection, why }, Vec::new());
     }
 
     /// The same, remembered until the connection ends.

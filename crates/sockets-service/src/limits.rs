@@ -23,15 +23,15 @@ pub const SOCKET_RING_BYTES: u64 = 32 << 10;
 /// Bytes of a ring that was full once.
 pub const SOCKET_LARGE_RING_BYTES: u64 = 512 << 10;
 
-/// Bytes of all large rings of a node, half of them for one user alone; whoever asks for more keeps
-/// the small one, or gets what others have not used for [`SOCKET_LARGE_IDLE`].
+/// Bytes of all large rings of a node, half of them for one user alone; an end that asks for more
+/// keeps the small one, or gets what others have not used for [`SOCKET_LARGE_IDLE`].
 pub const SOCKET_LARGE_BYTES_MAX: u64 = 512 << 20;
 
-/// Time between two looks for large rings that rest: each goes over all connections.
-pub const SOCKET_LARGE_LOOK: Duration = Duration::from_millis(100);
+/// Time between two scans for idle large rings: each goes over all connections.
+pub const SOCKET_LARGE_SCAN: Duration = Duration::from_millis(100);
 
-/// Large rings that such a look takes back: the kernel gets half a MiB of each.
-pub const SOCKET_LARGE_TAKEN_PER_LOOK: usize = 64;
+/// Large rings that such a scan takes back: the kernel gets half a MiB of each.
+pub const SOCKET_LARGE_TAKEN_PER_SCAN: usize = 64;
 
 /// Slots of all slabs of a node, half of them for one user alone: each has 68 KiB of memory, 2.2
 /// GiB together. Further connections stay with the kernel.
@@ -62,7 +62,7 @@ pub const SOCKET_ENDS_PER_TURN: usize = 512;
 /// that held all.
 pub const SOCKET_ENDS_PIECE: usize = 64;
 
-/// Ends without a holder that are looked at in a turn: each may wake its peer, which takes some
+/// Ends without a holder that are checked in a turn: each may wake its peer, which takes some
 /// microseconds.
 pub const SOCKET_ORPHANS_PER_TURN: usize = 64;
 

@@ -35,7 +35,7 @@ impl Sockets {
             let client = self.clients.get(&offer.client)?;
             let is_there = |at: &SocketAddr| at.ip().to_canonical() == own.remote.ip();
             let other = peers.iter().find(|(_, at)| is_there(at)).and_then(|(peer, _)| node.peer_name(*peer));
-            let peer = users.get_or_insert_with(Users::look).of(&own.mirrored());
+            let peer = users.get_or_insert_with(Users::read).of(&own.mirrored());
             let mut info = plain(client.pid, own, why_plain(own, peer, client.uid, other.is_some()));
             info.peer_node = other.map(|name| name.to_string());
             Some(info)

@@ -1,6 +1,6 @@
 //! Stream sockets as a service: messages in and out, and what the node asks of it.
 //!
-//! Invariant: what is said while a call is served goes out at its end, in order; a client that
+//! Invariant: messages of a call that is served go out at its end, in order; a client that
 //! breaks the rules loses its connection, and nobody else notices.
 
 use super::Sockets;
@@ -33,7 +33,7 @@ impl Service for Sockets {
         }
         let bells = fds.pop().expect("one, as seen above");
         let joined = self.attach(client.index, client.pid, client.uid, bells);
-        self.say_all(node);
+        self.flush(node);
         Ok(joined)
     }
 
@@ -57,7 +57,7 @@ impl Service for Sockets {
             }
             call => self.handle(node.now(), client.index, call, fds),
         };
-        self.say_all(node);
+        self.flush(node);
         done
     }
 
@@ -70,7 +70,7 @@ impl Service for Sockets {
 
     /// That it let an end go must be known before it is taken for a holder that died, and whoever
     /// it rang is to wake. What it wanted for itself it does not want any more.
-    fn last_words(
+    fn last_message(
         &mut self,
         node: &mut dyn Node,
         client: Client,
@@ -82,7 +82,7 @@ impl Service for Sockets {
             Ok(Hold { .. } | Offer { .. } | Adopt { .. } | Bell { .. }) => Ok(()),
             Ok(call) => {
                 let done = self.handle(node.now(), client.index, call, fds);
-                self.say_all(node);
+                self.flush(node);
                 done
             }
             Err(_) => Err(Misbehaved),
@@ -91,18 +91,18 @@ impl Service for Sockets {
 
     fn gone(&mut self, node: &mut dyn Node, client: Client) {
         Sockets::gone(self, client.index, node.now());
-        self.say_all(node);
+        self.flush(node);
     }
 
     fn sent(&mut self, client: usize) {
-        self.count_news(client);
+        self.count_message(client);
     }
 
     fn message(&mut self, node: &mut dyn Node, from: PeerRef, message: &[u8]) -> Result<(), Misbehaved> {
         self.set_room(node.memory_room());
-        let heard = self.hear(node, from, message);
-        self.say_all(node);
-        if heard { Ok(()) } else { Err(Misbehaved) }
+        let is_valid = self.handle_message(node, from, message);
+        self.flush(node);
+        if is_valid { Ok(()) } else { Err(Misbehaved) }
     }
 
     fn peer_came(&mut self, _: &mut dyn Node) {
@@ -111,14 +111,14 @@ impl Service for Sockets {
 
     fn peers_changed(&mut self, node: &mut dyn Node) {
         Sockets::peers_changed(self, node);
-        self.say_all(node);
+        self.flush(node);
     }
 
     fn step(&mut self, node: &mut dyn Node) -> bool {
         let mut worked = false;
         if self.next_orphan().is_some_and(|due| due <= node.now()) {
             self.serve_orphans(node.now());
-            self.say_all(node);
+            self.flush(node);
             worked = true;
         }
         worked | self.serve_between(node)
@@ -155,8 +155,8 @@ impl Service for Sockets {
 }
 
 impl Sockets {
-    /// Tells the node all that came of a call: messages, descriptors to close, slabs.
-    fn say_all(&mut self, node: &mut dyn Node) {
+    /// Hands the node all that came of a call: messages, descriptors to close, slabs.
+    fn flush(&mut self, node: &mut dyn Node) {
         for (uid, copy) in std::mem::take(&mut self.copies) {
             node.close(uid, copy);
         }
@@ -168,13 +168,12 @@ impl Sockets {
         node.has_memory(self.slabs());
         for index in self.take_new_bells() {
             if let Some(bell) = self.node_bell(index) {
-                // Without it the node hears of what the client sends when it looks for another
-                // reason.
+                // Without it the node finds what the client sends when it polls for another reason.
                 let _ = node.watch(index, bell);
             }
         }
-        for (index, news, fds) in self.take_outbox() {
-            node.send(index, encode(&news), fds);
+        for (index, event, fds) in self.take_outbox() {
+            node.send(index, encode(&event), fds);
         }
     }
 

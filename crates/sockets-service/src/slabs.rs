@@ -7,7 +7,7 @@ use super::between::NODE;
 use super::holders::Holders;
 use super::quota::Quota;
 use crate::limits::{
-    SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_LOOK, SOCKET_LARGE_RING_BYTES, SOCKET_LARGE_TAKEN_PER_LOOK,
+    SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_RING_BYTES, SOCKET_LARGE_SCAN, SOCKET_LARGE_TAKEN_PER_SCAN,
     SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN, SOCKET_SLOTS_MAX,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -36,8 +36,8 @@ pub(crate) struct Slabs {
     room: Option<u64>,
     /// Bytes of large rings.
     large: Quota,
-    /// When large rings that rest were looked for last.
-    looked: Option<Nanos>,
+    /// Time of the last scan for idle large rings.
+    scanned_at: Option<Nanos>,
 }
 
 struct Record {
@@ -196,10 +196,10 @@ impl Slabs {
         let Some(link) = self.link(place).filter(|link| link.large[direction].is_none()) else { return false };
         let user = link.user;
         if !self.large.take(user, SOCKET_LARGE_RING_BYTES, most) {
-            if self.looked.is_some_and(|looked| now.since(looked) < SOCKET_LARGE_LOOK) {
+            if self.scanned_at.is_some_and(|last| now.since(last) < SOCKET_LARGE_SCAN) {
                 return false;
             }
-            self.looked = Some(now);
+            self.scanned_at = Some(now);
             self.take_back_idle(now);
             if !self.large.take(user, SOCKET_LARGE_RING_BYTES, most) {
                 return false;
@@ -213,10 +213,10 @@ impl Slabs {
         granted
     }
 
-    /// Takes large rings back in which nothing has moved since the last look, long enough ago.
+    /// Takes large rings back in which nothing has moved since the last scan, long enough ago.
     fn take_back_idle(&mut self, now: Nanos) {
-        // The others go with the next looks.
-        let mut left = SOCKET_LARGE_TAKEN_PER_LOOK;
+        // The others go with the next scans.
+        let mut left = SOCKET_LARGE_TAKEN_PER_SCAN;
         for record in self.slabs.values_mut() {
             for (&index, link) in &mut record.links {
                 let Some(slot) = record.slab.slot(index) else { continue };
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn very_many_large_rings_that_rest_are_taken_back_in_turns() {
-        const RINGS: usize = 2 * SOCKET_LARGE_TAKEN_PER_LOOK;
+        const RINGS: usize = 2 * SOCKET_LARGE_TAKEN_PER_SCAN;
         let mut slabs = Slabs::default();
         let place = |slabs: &mut Slabs, number: usize| {
             let (slab, slot) = slabs.take_slot([1, 2], USER).unwrap();
@@ -388,7 +388,7 @@ mod tests {
         let next = place(&mut slabs, RINGS);
         let large = |slabs: &Slabs| slabs.links().filter(|(_, link, _)| link.large[0].is_some()).count();
         assert!(slabs.grow_within(next, start + SOCKET_LARGE_IDLE, most), "some are taken back for it");
-        assert_eq!(large(&slabs), RINGS - SOCKET_LARGE_TAKEN_PER_LOOK + 1);
+        assert_eq!(large(&slabs), RINGS - SOCKET_LARGE_TAKEN_PER_SCAN + 1);
     }
 
     #[test]

@@ -36,10 +36,10 @@ fn pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-fn offer(sockets: &mut Sockets, index: usize, connection: u64, socket: &TcpStream) -> Option<SocketNews> {
+fn offer(sockets: &mut Sockets, index: usize, connection: u64, socket: &TcpStream) -> Option<SocketEvent> {
     let call = SocketCall::Offer { connection, socket: claim(socket.as_fd()).unwrap() };
     sockets.handle(Time::ZERO, index, call, Vec::new()).unwrap();
-    sockets.take_outbox().pop().map(|(_, news, _)| news)
+    sockets.take_outbox().pop().map(|(_, event, _)| event)
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn a_peer_of_another_user_is_refused_and_the_list_says_so_until_the_connection_e
         let call = SocketCall::Offer { connection: 5, socket: claim(socket.as_fd()).unwrap() };
         sockets.handle(Time::ZERO, index, call, Vec::new()).unwrap();
     }
-    let refused = |(_, news, _): &(usize, SocketNews, Vec<OwnedFd>)| {
-        matches!(news, SocketNews::Refused { connection: 5, why: OfferRefusal::OtherUser })
+    let refused = |(_, event, _): &(usize, SocketEvent, Vec<OwnedFd>)| {
+        matches!(event, SocketEvent::Refused { connection: 5, why: OfferRefusal::OtherUser })
     };
     assert_eq!(sockets.take_outbox().iter().filter(|n| refused(n)).count(), 2);
     let SocketList { sockets: list, total } = list_of(&sockets);
@@ -135,8 +135,8 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
     let (one, _two) = pair();
     let me = rustix::process::geteuid();
     sockets.take_outbox();
-    let refused = |news: Option<SocketNews>| match news {
-        Some(SocketNews::Refused { why, .. }) => Some(why),
+    let refused = |event: Option<SocketEvent>| match event {
+        Some(SocketEvent::Refused { why, .. }) => Some(why),
         None => None,
         other => panic!("{other:?}"),
     };
@@ -151,7 +151,7 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
         sockets.client(0).uid = uid;
         let call = SocketCall::Offer { connection, socket: wrong.clone() };
         sockets.handle(Time::ZERO, 0, call, Vec::new()).unwrap();
-        let said = refused(sockets.take_outbox().pop().map(|(_, news, _)| news));
+        let said = refused(sockets.take_outbox().pop().map(|(_, event, _)| event));
         sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection, cookie: 0 }, Vec::new()).unwrap();
         said
     };
@@ -200,9 +200,9 @@ fn a_descriptor_that_is_closed_while_the_node_looks_at_it_holds_it_up_no_longer(
         begin.send(()).unwrap();
         let mut held = true;
         while held {
-            let mut copies = witness::Copies::new();
+            let mut copies = verifier::Copies::new();
             let start = Instant::now();
-            held = witness::is_held(sockets.client(0), claim.descriptor, &found, &mut copies);
+            held = verifier::is_held(sockets.client(0), claim.descriptor, &found, &mut copies);
             longest = longest.max(start.elapsed());
             looks += 1;
             std::thread::spawn(move || drop(copies));
@@ -221,8 +221,8 @@ fn only_the_user_of_a_connection_adopts_it_or_holds_it() {
     offer(&mut sockets, 0, 1, &one);
     let call = SocketCall::Offer { connection: 1, socket: claim(two.as_fd()).unwrap() };
     sockets.handle(Time::ZERO, 1, call, Vec::new()).unwrap();
-    let place = sockets.take_outbox().iter().find_map(|(index, news, _)| match news {
-        SocketNews::Matched { end, .. } if *index == 0 => Some(end.place),
+    let place = sockets.take_outbox().iter().find_map(|(index, event, _)| match event {
+        SocketEvent::Matched { end, .. } if *index == 0 => Some(end.place),
         _ => None,
     });
     let place = place.expect("both ends were offered");
@@ -234,9 +234,9 @@ fn only_the_user_of_a_connection_adopts_it_or_holds_it() {
         let adopt = SocketCall::Adopt { connection: 9, cookie };
         sockets.handle(Time::ZERO, 2, adopt, Vec::new()).unwrap();
         sockets.handle(Time::ZERO, 2, SocketCall::Hold { ends: vec![EndRef { place, secret }] }, Vec::new()).unwrap();
-        let news = sockets.take_outbox();
-        let adopted = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Adopted { end: Some(_), .. }));
-        let slab = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Slab { .. }));
+        let events = sockets.take_outbox();
+        let adopted = events.iter().any(|(_, event, _)| matches!(event, SocketEvent::Adopted { end: Some(_), .. }));
+        let slab = events.iter().any(|(_, event, _)| matches!(event, SocketEvent::Slab { .. }));
         assert_eq!([adopted, slab, sockets.clients[&2].ends.contains(&place)], [allowed; 3]);
     }
     // Wild claims of somebody who holds nothing change nothing.
@@ -359,9 +359,9 @@ fn a_process_that_ends_takes_its_slabs_and_bells_along() {
     }
     sockets.take_outbox();
     sockets.gone(1, Time::ZERO);
-    let told: Vec<SocketNews> = sockets.take_outbox().into_iter().map(|(_, news, _)| news).collect();
-    assert!(told.contains(&SocketNews::PeerGone { process }), "{told:?}");
-    assert!(told.contains(&SocketNews::SlabGone { slab: place.slab }), "{told:?}");
+    let events: Vec<SocketEvent> = sockets.take_outbox().into_iter().map(|(_, event, _)| event).collect();
+    assert!(events.contains(&SocketEvent::PeerGone { process }), "{events:?}");
+    assert!(events.contains(&SocketEvent::SlabGone { slab: place.slab }), "{events:?}");
     assert!(sockets.clients[&0].slabs.is_empty() && sockets.slabs.links().count() == 0);
 }
 

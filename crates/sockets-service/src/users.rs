@@ -1,4 +1,4 @@
-//! To whom the sockets of this machine belong, as the kernel's tables say it.
+//! To whom the sockets of this machine belong, by the kernel's tables.
 //!
 //! Invariant: read for a list that people look at, never to decide anything; a table that cannot be
 //! read is an empty one.
@@ -18,7 +18,7 @@ pub(crate) struct Users(HashMap<(SocketAddr, SocketAddr), u32>);
 
 impl Users {
     /// As it is now.
-    pub(crate) fn look() -> Users {
+    pub(crate) fn read() -> Users {
         let tables = TABLES.into_iter().filter_map(|path| File::open(path).ok());
         let lines =
             |table: File| BufReader::new(table).lines().map_while(Result::ok).skip(1).take(SOCKET_TABLE_LINES_MAX);
@@ -69,10 +69,10 @@ mod tests {
             };
             let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let two = listener.accept().unwrap().0;
-            let users = Users::look();
+            let users = Users::read();
             let lines = |table: &str| std::fs::read_to_string(table).unwrap_or_default().lines().count();
             if TABLES.into_iter().any(|table| lines(table) > SOCKET_TABLE_LINES_MAX) {
-                println!("SKIP this machine has more sockets than are looked at, {SOCKET_TABLE_LINES_MAX}");
+                println!("SKIP this machine has more sockets than are scanned_at at, {SOCKET_TABLE_LINES_MAX}");
                 return;
             }
             let me = rustix::process::geteuid().as_raw();

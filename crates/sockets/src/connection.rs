@@ -8,12 +8,12 @@ mod between;
 mod forks;
 mod lends;
 mod life;
-mod looks;
+mod state;
 mod waits;
 mod watches;
 
 use crate::context::Context;
-use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
+use crate::core::{Early, Kernel, Receiving, Sending, Upgraded, Wakeup};
 use crate::ledger::Entry;
 use crate::node::{Meeting, Peer, Seat};
 use crate::polling::{KernelPolls, SpinBudget};
@@ -129,7 +129,7 @@ impl Kernel for Socket<'_> {
         Some((received, vmmc_stream::unread_bytes(self.0)))
     }
 
-    fn look(&self) -> End {
+    fn peek(&self) -> End {
         vmmc_stream::end_of_kernel(self.0)
     }
 
@@ -206,7 +206,7 @@ impl KernelCall<'_> {
         if let (Err(errno @ (Errno::CONNRESET | Errno::PIPE)), Some(joined)) = (result, self.connection.upgraded.get())
         {
             if errno == Errno::CONNRESET || joined.core.reset() == Some(errno) {
-                joined.core.kernel_told_reset();
+                joined.core.kernel_reported_reset();
             }
         }
         let nothing = matches!(result, Ok(0) | Err(Errno::AGAIN));
@@ -216,7 +216,7 @@ impl KernelCall<'_> {
             .upgraded
             .get()
             .filter(|_| nothing && receives)
-            .map(|joined| (joined.core.incoming().phase(), joined.core.owes_reset()))
+            .map(|joined| (joined.core.incoming().phase(), joined.core.has_unreported_reset()))
         {
             // Another thread was told.
             Some((_, true)) if result == Ok(0) => After::Retry,
@@ -310,11 +310,11 @@ impl Connection {
             return Sent::Kernel(self.resting_call(Direction::Send));
         }
         joined.publish_core();
-        joined.look_after(context, self, fd);
-        let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
-        self.tell(context, joined, tell);
+        joined.maintain(context, self, fd);
+        let (sending, wakeup) = joined.core.send(thread_id(), &Socket(fd), from);
+        self.wake_other_end(context, joined, wakeup);
         self.pass_on(context, joined);
-        if joined.core.takes_wish_to_grow() {
+        if joined.core.takes_grow_request() {
             context.node().grow(&joined.seat);
         }
         match sending {
@@ -352,10 +352,10 @@ impl Connection {
         if joined.core.rest_receiving() {
             return Received::Kernel(self.resting_call(Direction::Receive));
         }
-        joined.look_after(context, self, fd);
-        let (receiving, tell) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
-        if tell.sender {
-            self.tell(context, joined, tell);
+        joined.maintain(context, self, fd);
+        let (receiving, wakeup) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
+        if wakeup.sender {
+            self.wake_other_end(context, joined, wakeup);
         }
         self.pass_on(context, joined);
         match receiving {
@@ -394,7 +394,7 @@ impl Connection {
         KernelCall { connection: self, direction, counted: Counted::Resting }
     }
 
-    /// A call of a connection that is not upgraded; an error is the news that now it is.
+    /// A call of a connection that is not upgraded; an error means that now it is.
     fn plain_call(
         &self,
         context: &Context,
@@ -406,7 +406,7 @@ impl Connection {
             return Err(joined);
         }
         let call = self.count_plain(direction);
-        // The upgrade looks at the counts after it has been stored: either it sees the call, or the
+        // The upgrade reads the counts after it has been stored: either it sees the call, or the
         // call sees it.
         fence(Ordering::SeqCst);
         match self.upgraded.get() {
@@ -469,17 +469,17 @@ impl Connection {
         }
     }
 
-    /// Wakes whom a step concerns.
+    /// Wakes the waiters of the other end that a step concerns.
     #[inline]
-    fn tell(&self, context: &Context, joined: &Joined, tell: Tell) {
-        if tell.receiver {
+    fn wake_other_end(&self, context: &Context, joined: &Joined, wakeup: Wakeup) {
+        if wakeup.receiver {
             let out = joined.core.outgoing();
             out.receiver_sleep.wake();
             for watch in &out.receiver_watch {
                 joined.ring(context, watch.load(Ordering::Relaxed));
             }
         }
-        if tell.sender {
+        if wakeup.sender {
             let into = joined.core.incoming();
             into.sender_sleep.wake();
             for watch in &into.sender_watch {
@@ -492,7 +492,7 @@ impl Connection {
         Stage::of(self.stage.load(Ordering::Acquire))
     }
 
-    fn settle_for(&self, why: Bypass) {
+    fn settle_with(&self, why: Bypass) {
         self.reason.store(why.to_byte(), Ordering::Relaxed);
         self.stage.store(Stage::Settled as u8, Ordering::Release);
     }

@@ -7,12 +7,12 @@
 use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
 use crate::limits::{
-    ADOPT_TIME, FORK_PATIENCE, FORK_PAUSE, GENERATION_CHUNKS, GENERATIONS_CHUNK, LOCK_TRIES, OFFER_AFTER_BYTES,
+    ADOPT_TIME, FORK_PAUSE, FORK_TIMEOUT, GENERATION_CHUNKS, GENERATIONS_CHUNK, LOCK_TRIES, OFFER_AFTER_BYTES,
     OFFER_AFTER_EXCHANGES,
 };
 use crate::node::{Adoption, Node};
 use crate::offer_policy::OfferPolicy;
-use crate::offers::{Dice, Offers};
+use crate::offers::{Offers, RandomOffers};
 use crate::ready::ReadySet;
 use crate::types::Bypass;
 use rustix::event::PollFlags;
@@ -89,9 +89,9 @@ pub struct Context {
     /// How offers of this process turned out.
     pub(crate) offers: OfferPolicy,
     /// Decides when connections are offered, where that is left to chance.
-    pub(crate) dice: Dice,
-    /// Core of the peer that was heard last, plus one: where an event loop expects the next event
-    /// from.
+    pub(crate) random_offers: RandomOffers,
+    /// Core of the peer from which the last bytes came, plus one: where an event loop expects the
+    /// next event from.
     pub(crate) peer_core: AtomicU32,
 }
 
@@ -117,7 +117,7 @@ thread_local! {
 impl ForkGate {
     fn close(&self) {
         self.forking.fetch_add(1, Ordering::SeqCst);
-        patiently(|| (self.joining.load(Ordering::SeqCst) <= JOINING.get()).then_some(()));
+        poll_bounded(|| (self.joining.load(Ordering::SeqCst) <= JOINING.get()).then_some(()));
     }
 
     fn open(&self) {
@@ -130,18 +130,18 @@ impl ForkGate {
     }
 }
 
-/// Looks until there is something: for what another thread is about to finish, or what this very
-/// thread holds below a signal handler and will not give.
-fn patiently<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+/// Polls until there is something, for at most [`FORK_TIMEOUT`]: for what another thread is about
+/// to finish, or what this very thread holds below a signal handler and will not give.
+fn poll_bounded<T>(poll: impl Fn() -> Option<T>) -> Option<T> {
     for _ in 0..LOCK_TRIES {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return Some(found);
         }
         std::thread::yield_now();
     }
-    let deadline = Deadline::after(FORK_PATIENCE);
+    let deadline = Deadline::after(FORK_TIMEOUT);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return Some(found);
         }
         deadline.left(Nanos::monotonic())?;
@@ -153,7 +153,7 @@ impl Context {
     /// A context; no system calls.
     pub fn new(settings: Settings) -> Context {
         Context {
-            dice: Dice::new(settings.offers),
+            random_offers: RandomOffers::new(settings.offers),
             settings,
             generation: AtomicUsize::new(0),
             nodes: [nodes().into()].into_iter().chain((1..GENERATION_CHUNKS).map(|_| OnceLock::new())).collect(),
@@ -237,7 +237,7 @@ impl Context {
     /// result, and ends it in the parent and in the child: what one fork counted is nothing to
     /// another one that a second thread makes at the same time.
     pub fn before_fork<'a>(&'a self, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
-        // What the child does not know of its peers' bells it may never hear.
+        // What the child does not know of its peers' bells it may never learn.
         self.poll();
         self.gate.close();
         Forking::count(self.node(), &self.ledger, open)
@@ -269,29 +269,29 @@ impl Context {
         self.node().answers(&self.settings)
     }
 
-    /// Whether the node has said something. One load.
+    /// Whether the node has sent a message. One load.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.node().has_news()
+    pub fn has_messages(&self) -> bool {
+        self.node().has_messages()
     }
 
-    /// Takes what the node has said. Never waits.
+    /// Receives what the node has sent. Never waits.
     pub fn poll(&self) {
-        self.node().take_news();
+        self.node().poll_messages();
     }
 
     /// Whether connections to other nodes are upgraded: then a wait should end at least every
     /// [`BETWEEN_SLICE_MAX`](crate::limits::BETWEEN_SLICE_MAX), to
-    /// [`look_after_node`](Self::look_after_node).
+    /// [`check_node`](Self::check_node).
     #[inline]
     pub fn has_between(&self) -> bool {
         self.node().has_between()
     }
 
-    /// Looks whether the node is alive, and tells the event loops of connections that do not
+    /// Checks whether the node is alive, and wakes the event loops of connections that do not
     /// survive it.
-    pub fn look_after_node(&self) {
-        self.node().look_after();
+    pub fn check_node(&self) {
+        self.node().check_alive();
     }
 
     /// A set for an event loop. A process has at most [`BELLS`](vmmc_stream::BELLS) of them
@@ -303,7 +303,7 @@ impl Context {
         ReadySet::new(self)
     }
 
-    /// A set that follows no connection, for a loop that looks by itself: only [`ReadySet::mark`]
+    /// A set that follows no connection, for a loop that polls by itself: only [`ReadySet::mark`]
     /// wakes it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The protocol of one upgraded connection, on shared words and a kernel socket: who may put bytes
 //! where, and when a direction changes its medium.
 //!
-//! Neither waits nor wakes: results say what to do next, and whom to tell. So the same code runs
+//! Neither waits nor wakes: results tell what to do next, and whom to wake. So the same code runs
 //! over a real socket and in tests that script every interleaving.
 //!
 //! Invariant: the concatenation of what the sending end gave to [`Upgraded::send`] and to kernel
@@ -25,15 +25,15 @@ pub(crate) trait Kernel {
     fn send_more(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.send_now(from)
     }
-    /// Receives what is there now, or looks at it.
+    /// Receives what is there now, or peeks at it.
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno>;
     /// Bytes given to it so far.
     fn sent(&self) -> Option<u64>;
     /// Bytes that have come, and how many of them nobody has read yet. A byte may be counted for
     /// the end of the stream.
     fn received(&self) -> Option<(u64, u64)>;
-    /// What it says about the other end.
-    fn look(&self) -> End;
+    /// What it knows about the other end; nothing is received.
+    fn peek(&self) -> End;
     /// Whether the other end sends no more, also if bytes of it are still unread.
     fn peer_ended(&self) -> bool;
     /// Bytes that have come in all; none: more may come.
@@ -82,7 +82,8 @@ pub(crate) struct Upgraded {
     hints_seen: AtomicU32,
     /// The kernel's socket should be asked about the other end.
     pub(crate) ask_kernel: AtomicU32,
-    /// When it is to be asked unasked, and how long after that again, nanoseconds, or [`HEARD`].
+    /// When it is to be asked unasked, and how long after that again, nanoseconds, or
+    /// [`BYTES_CAME`].
     ask_at: AtomicU64,
     ask_pause: AtomicU64,
     /// What it said: 0 open, 1 ended, 2 reset.
@@ -91,11 +92,11 @@ pub(crate) struct Upgraded {
     gone: AtomicU32,
     /// When that was noticed, bytes were in the ring that it had not read.
     unread_at_death: AtomicU32,
-    /// The node says that all holders of the other end have died, and the kernel says "open":
+    /// All holders of the other end that the node knows of have died, and the kernel has it open:
     /// somebody unknown holds it, whose death the node will not see.
-    pub(crate) careful: AtomicU32,
+    pub(crate) holder_unknown: AtomicU32,
     /// The reset has been reported.
-    reset_told: AtomicU32,
+    reset_reported: AtomicU32,
     /// Bytes after which the node may be asked for a larger ring, again.
     grow_at: AtomicU64,
     /// It should be asked now.
@@ -104,7 +105,7 @@ pub(crate) struct Upgraded {
     full: Full,
     /// Memory of the ring to the peer that a thread of this process fills in.
     pub(crate) room: Loan,
-    /// Memory of the ring from the peer that a thread of this process looks at.
+    /// Memory of the ring from the peer that a thread of this process reads.
     pub(crate) view: Loan,
     /// How the ring to the peer is filled best.
     stores: Stores,
@@ -140,21 +141,21 @@ pub(crate) enum Receiving {
     Failed(Errno),
 }
 
-/// Whom a step concerns at the other end.
+/// Who at the other end is to be woken after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Tell {
-    /// Whoever waits for bytes, an end, or a change.
+pub(crate) struct Wakeup {
+    /// Threads that wait for bytes, an end, or a change.
     pub(crate) receiver: bool,
-    /// Whoever waits for room.
+    /// Threads that wait for room.
     pub(crate) sender: bool,
 }
 
 const ENDED: u32 = 1;
 const RESET: u32 = 2;
 /// No pause: bytes came since the kernel was to be asked last.
-const HEARD: u64 = 0;
-/// Looks at an announcement that is about to be made: as long as a kernel send may take.
-const PENDING_LOOKS: u32 = 2_000;
+const BYTES_CAME: u64 = 0;
+/// Polls of an announcement that is about to be made: as long as a kernel send may take.
+const PENDING_POLLS: u32 = 2_000;
 
 impl Upgraded {
     pub(crate) fn new(slot: Slot, end: usize, early: Arc<Early>) -> Upgraded {
@@ -172,8 +173,8 @@ impl Upgraded {
             kernel_end: AtomicU32::new(0),
             gone: AtomicU32::new(0),
             unread_at_death: AtomicU32::new(0),
-            careful: AtomicU32::new(0),
-            reset_told: AtomicU32::new(0),
+            holder_unknown: AtomicU32::new(0),
+            reset_reported: AtomicU32::new(0),
             grow_at: AtomicU64::new(0),
             wants_to_grow: AtomicU32::new(0),
             full: Full::default(),
@@ -233,9 +234,9 @@ impl Upgraded {
         SharedLock::new(&self.incoming().receiver_lock).lock(me).ok()
     }
 
-    /// Whether a receive is worth trying, as far as the shared words tell.
+    /// Whether a receive is worth trying, as far as the shared words show.
     #[inline]
-    pub(crate) fn looks_readable(&self) -> bool {
+    pub(crate) fn may_be_readable(&self) -> bool {
         let into = self.incoming();
         into.tail.load(Ordering::Acquire) != into.head.load(Ordering::Relaxed)
             || into.sender_flags.load(Ordering::Relaxed) != 0
@@ -247,14 +248,14 @@ impl Upgraded {
     }
 
     /// Whether a thread that sleeps until the ring has something should go on: also when another
-    /// thread has followed the direction into the kernel, or has heard first that all is here.
+    /// thread has followed the direction into the kernel, or has learned first that all is here.
     pub(crate) fn ends_sleep(&self) -> bool {
-        self.looks_readable() || !self.incoming().reads_ring() && !self.waits_for_the_rest()
+        self.may_be_readable() || !self.incoming().reads_ring() && !self.waits_for_the_rest()
     }
 
-    /// Whether a send is worth trying, as far as the shared words tell.
+    /// Whether a send is worth trying, as far as the shared words show.
     #[inline]
-    pub(crate) fn looks_writable(&self) -> bool {
+    pub(crate) fn may_be_writable(&self) -> bool {
         let ring_bytes = self.slot.ring_bytes(self.outgoing().layout().large);
         self.outgoing().free(ring_bytes, ring_bytes / 2) >= ring_bytes / 2
             || self.outgoing().may_grow()

@@ -21,7 +21,7 @@ pub const OFFERS_PAID: u32 = 3;
 pub const OFFER_FACTOR_MAX: u32 = 32;
 /// Calls of which one offers a connection, or joins it, when that is left to chance: most
 /// connections get there within a few exchanges, and some never do.
-pub const OFFER_DICE: u64 = 6;
+pub const OFFER_ODDS: u64 = 6;
 /// Event loops that can watch one end of a connection: more go back to the kernel.
 pub const WATCHERS_MAX: usize = 4;
 /// Tokens of one event loop.
@@ -32,25 +32,25 @@ pub const ADOPT_TIME: Duration = Duration::from_secs(5);
 /// answer connections go back to the kernel, and whoever gets one is not counted among its holders.
 /// A node that is off its core for some hundred milliseconds is waited for.
 pub const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Pause between two looks for the answer about such a socket.
+/// Pause between two polls for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
 /// Tries for the lock of the node's client, each after a yield: its holder sends or takes some
 /// messages.
 pub const LOCK_TRIES: u32 = 1_000;
-/// Messages that wait for a node whose socket is full, or for the thread that is talking to it: as
+/// Messages that wait for a node whose socket is full, or for the thread that has the lock: as
 /// many as it has connections at most. Further ones get lost: a slot that is not released stays
 /// until this process ends.
-pub const UNSAID_MAX: usize = 16_384;
+pub const PENDING_CALLS_MAX: usize = 16_384;
 /// Time after which a node that did not answer is tried again.
 pub const NODE_RETRY: Duration = Duration::from_secs(2);
 /// Messages taken from the node in one go.
-pub const NEWS_BATCH: usize = 256;
-/// Places told in one message after a fork.
+pub const MESSAGES_PER_POLL: usize = 256;
+/// Places sent in one message after a fork.
 pub const HOLD_BATCH: usize = 512;
 /// Time that a fork waits for another thread that is just moving a connection, or has one of its
 /// short locks: far more than either takes on a busy machine.
-pub const FORK_PATIENCE: Duration = Duration::from_secs(1);
-/// Pause between two looks of such a wait, after some yields.
+pub const FORK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause between two polls of such a wait, after some yields.
 pub const FORK_PAUSE: Duration = Duration::from_micros(50);
 /// Clients of the node that are made at a time: each fork of a fork needs one.
 pub const GENERATIONS_CHUNK: usize = 64;
@@ -88,7 +88,7 @@ pub const PENDING_SLICE: Duration = Duration::from_millis(1);
 /// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end,
 /// and its node whether it lives. Whoever closes an end wakes the sleeper, and the node does for
 /// whoever dies; but a node can be stopped or dead, and nobody knows, so the sleeper asks in any
-/// case. Each slice is twice as long as the last one: a death is heard of after as long as the
+/// case. Each slice is twice as long as the last one: a death is noticed after as long as the
 /// sleep has lasted, at most.
 pub const SLEEP_SLICE: Duration = Duration::from_millis(10);
 /// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a
@@ -107,14 +107,14 @@ pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
 
 /// Time that a program which becomes another one, or passes a connection on, waits for the peer to
 /// put unread bytes back into the kernel. A peer that computes for longer does so at its next call.
-pub const BACK_PATIENCE: Duration = Duration::from_millis(200);
-/// Time for the other node to say that it heard, or for the peer to follow into the ring, before
-/// such a connection between nodes is reset: far above what busy machines need.
-pub const BETWEEN_BACK_PATIENCE: Duration = Duration::from_secs(2);
-/// Looks at how far a holder that was killed had read: bytes that come in between make one of no
+pub const BACK_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time for the other node to acknowledge the request, or for the peer to follow into the ring,
+/// before such a connection between nodes is reset: far above what busy machines need.
+pub const BETWEEN_BACK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Polls of how far a holder that was killed had read: bytes that come in between make one of no
 /// use.
-pub const COPIES_LOOKS: u32 = 16;
-/// Pause between two looks of that wait.
+pub const COPIES_POLLS: u32 = 16;
+/// Pause between two polls of that wait.
 pub const BACK_PAUSE: Duration = Duration::from_micros(50);
 /// Time that a close waits for the kernel to take bytes that were asked back, before the connection
 /// is reset.
@@ -138,34 +138,33 @@ pub const BETWEEN_SETTLING: u32 = 8;
 pub const BETWEEN_GLANCE: u32 = 8;
 /// How many of them that is; and turns with a long pause that show the same.
 pub const BETWEEN_GLANCE_BAD: u32 = 6;
-/// Turns in the kernel after a window, from the second one on, for which nobody looks at a clock:
-/// two looks at either end cost a hundredth of a short turn.
+/// Turns in the kernel after a window, from the second one on, for which nobody reads a clock:
+/// reading it twice at either end costs a hundredth of a short turn.
 pub const BETWEEN_UNMEASURED: u32 = 224;
-/// The same of an end that thinks: it makes few turns a second, and each is cold.
-pub const BETWEEN_UNMEASURED_THINKING: u32 = 992;
+/// The same of a slow responder: it makes few turns a second, and each is cold.
+pub const BETWEEN_UNMEASURED_SLOW: u32 = 992;
 /// Long sends in a row after which a direction carries nothing else, as it seems.
 pub const BETWEEN_LONG_SENDS: u32 = 8;
-/// Sends of it to come that nobody looks at: so late at most it is noticed that there are short
+/// Sends of it to come that nobody examines: so late at most it is noticed that there are short
 /// ones again.
 pub const BETWEEN_LONG_RESTS: u32 = 64;
 /// Turns in the kernel, after the first window, that bring a direction into the ring.
 pub const BETWEEN_TURNS_MIN: u32 = 32;
-/// Turns for which a direction wishes for the ring and gets no answer: ten times as many as it
-/// takes.
-pub const BETWEEN_WISH_TURNS: u32 = 32;
-/// Turns after which it wishes so again: meanwhile its calls cost nothing beside TCP's own.
-pub const BETWEEN_WISH_AGAIN: u32 = 512;
-/// A trial in vain multiplies that number: the second one comes before a connection is a tenth of a
+/// Turns for which a direction requests the ring and gets no answer: ten times as many as it takes.
+pub const BETWEEN_REQUEST_TURNS: u32 = 32;
+/// Turns after which it requests the ring again: meanwhile its calls cost nothing beside TCP's own.
+pub const BETWEEN_REQUEST_AGAIN: u32 = 512;
+/// A failed trial multiplies that number: the second one comes before a connection is a tenth of a
 /// second old, and the fourth costs one turn in four hundred.
 pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
 /// But not beyond this.
 pub const BETWEEN_TURNS_MAX: u32 = 1 << 14;
 /// Windows in the ring that were worth it before an earlier return is forgiven.
 pub const BETWEEN_GOOD_WINDOWS: u32 = 128;
-/// Longest sleep of whoever waits for bytes from another node before it looks whether its own node
+/// Longest sleep of whoever waits for bytes from another node before it checks whether its own node
 /// is alive.
 pub const BETWEEN_SLICE_MAX: Duration = Duration::from_secs(1);
-/// Connections between nodes of one process that hear of the death of the node at once; others at
+/// Connections between nodes of one process that learn of the death of the node at once; others at
 /// their next call.
 pub const BETWEEN_LIST_MAX: usize = 65_536;
 /// Time after which the other node is asked again whether all is here.

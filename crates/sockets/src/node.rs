@@ -1,7 +1,8 @@
 //! This process as a client of its node's sockets service.
 //!
 //! Invariant: nothing here waits but [`Node::adopt`], and that until a deadline. The lock is only
-//! tried: whoever finds it taken leaves the news, and what is to be said, to whoever has it.
+//! tried: a thread that finds it taken leaves messages, and calls to send, to the thread that has
+//! it.
 //!
 //! A node that was started anew counts processes, slabs and places from the beginning, and knows
 //! nothing of the connections of the one before, which go on. So what a node named belongs to a
@@ -10,10 +11,10 @@
 
 mod bells;
 mod link;
+mod pending_calls;
 mod places;
-mod unsaid;
 
-pub(crate) use unsaid::Held;
+pub(crate) use pending_calls::Held;
 
 use crate::connection::Connection;
 use crate::context::Settings;
@@ -39,8 +40,8 @@ pub(crate) struct Node {
     /// Which bells an event loop has: two loops would take each other's bits and arming.
     bells_taken: [AtomicBool; BELLS as usize],
     /// From which session on all peers have the eventfd of a bell: its number, [`AWAITED`] or
-    /// [`UNHEARD`].
-    bells_heard: [AtomicU32; BELLS as usize],
+    /// [`UNCONFIRMED`].
+    bells_confirmed: [AtomicU32; BELLS as usize],
     /// The first session of which a connection is watched by a bell since its loop took it.
     bells_watch: [AtomicU32; BELLS as usize],
     /// As in the settings.
@@ -49,20 +50,20 @@ pub(crate) struct Node {
     bells_fd: OnceLock<OwnedFd>,
     /// Sessions so far.
     sessions: AtomicU32,
-    /// The session in which the node was told of what this process inherited by a fork.
+    /// The session in which the node was sent what this process inherited by a fork.
     held: OnceLock<Arc<Session>>,
     /// Id of this process on its node; 0: not known yet.
     process: AtomicU32,
-    news_seen: AtomicU64,
+    messages_seen: AtomicU64,
     /// Clock time before which no connection to the node is tried.
     retry_at: AtomicU64,
     /// Clock time at which a node was lost last.
     lost_at: AtomicU64,
     /// Clock time until which it is not asked again whether it answers: it did not.
     silent_until: AtomicU64,
-    /// Looks for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses
-    /// it does not count that as news.
-    answer_looks: AtomicU32,
+    /// Polls for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses
+    /// it does not count that as a message.
+    answer_polls: AtomicU32,
     /// The node that answered last refused this library for its version.
     other_version: AtomicBool,
     /// Connections to other nodes are among ours.
@@ -70,13 +71,13 @@ pub(crate) struct Node {
     /// This process is the child of a fork, and the client its parent.
     is_parents: AtomicBool,
     link: SectionLock<Link>,
-    unsaid: unsaid::Unsaid,
+    pending_calls: pending_calls::PendingCalls,
 }
 
-/// The node was told of a bell, and has not said yet that it told the peers.
+/// The node was sent a bell, and has not confirmed yet that the peers have it.
 const AWAITED: u32 = u32::MAX - 1;
-/// No node that is there was told of it.
-const UNHEARD: u32 = u32::MAX;
+/// No node that is there was sent it.
+const UNCONFIRMED: u32 = u32::MAX;
 
 /// What was agreed with one node, from the attach until it is lost; and longer for connections that
 /// were made meanwhile.
@@ -210,23 +211,23 @@ impl Default for Node {
             bells: OnceLock::new(),
             bell_fds: [const { OnceLock::new() }; BELLS as usize],
             bells_taken: Default::default(),
-            bells_heard: [const { AtomicU32::new(UNHEARD) }; BELLS as usize],
-            bells_watch: [const { AtomicU32::new(UNHEARD) }; BELLS as usize],
+            bells_confirmed: [const { AtomicU32::new(UNCONFIRMED) }; BELLS as usize],
+            bells_watch: [const { AtomicU32::new(UNCONFIRMED) }; BELLS as usize],
             keep_fd: OnceLock::new(),
             bells_fd: OnceLock::new(),
             sessions: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
             held: OnceLock::new(),
             process: AtomicU32::new(0),
-            news_seen: AtomicU64::new(0),
+            messages_seen: AtomicU64::new(0),
             retry_at: AtomicU64::new(0),
             lost_at: AtomicU64::new(0),
-            answer_looks: AtomicU32::new(0),
+            answer_polls: AtomicU32::new(0),
             other_version: AtomicBool::new(false),
             has_between: AtomicBool::new(false),
             is_parents: AtomicBool::new(false),
             link: SectionLock::default(),
-            unsaid: unsaid::Unsaid::default(),
+            pending_calls: pending_calls::PendingCalls::default(),
         }
     }
 }
@@ -251,7 +252,7 @@ impl Node {
     /// Whether it is this node, as far as we know, that can tell others about an end.
     pub(crate) fn knows(&self, seat: &Seat) -> bool {
         let session = self.session(seat);
-        let link = self.lock_patiently();
+        let link = self.lock_bounded();
         link.zip(session).is_some_and(|(link, session)| link.channel.is_some() && Arc::ptr_eq(&link.session, &session))
     }
 
@@ -262,7 +263,7 @@ impl Node {
             let mut ends = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::empty())];
             poll(&mut ends, Some(&Timespec::default())) == Ok(0)
         };
-        let ours = self.lock_patiently().is_some_and(|link| link.channel.as_ref().is_some_and(open));
+        let ours = self.lock_bounded().is_some_and(|link| link.channel.as_ref().is_some_and(open));
         let question = encode(&Request { serial: 1, call: Call::Info { details: false } });
         let asked = || -> Result<(), ChannelError> {
             let channel = Channel::try_connect(&node_socket_name(settings.node_uid, &settings.node_name))?;
@@ -296,11 +297,11 @@ impl Node {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Says something about an end to the node that knows it; another one has given its place to
+    /// Sends a call about an end to the node that knows it; another one has given its place to
     /// somebody else.
-    fn say_of(&self, seat: &Seat, call: impl FnOnce(EndRef) -> SocketCall) {
+    fn send_for(&self, seat: &Seat, call: impl FnOnce(EndRef) -> SocketCall) {
         if let Some(session) = self.session(seat) {
-            self.say_surely(Some(session), call(seat.end));
+            self.send_or_queue(Some(session), call(seat.end));
         }
     }
 }

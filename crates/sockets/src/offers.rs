@@ -3,7 +3,7 @@
 //! Invariant: the choice changes when a connection moves into shared memory, and nothing else.
 //! `at-once` and `random` are for tests: they bring every suite that a program has into the rings.
 
-use crate::limits::OFFER_DICE;
+use crate::limits::OFFER_ODDS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// When a connection is offered.
@@ -13,8 +13,8 @@ pub enum Offers {
     Usual,
     /// As soon as it is established.
     AtOnce,
-    /// Each call decides by a throw of dice; so does each call after a match, which joins or waits.
-    /// The seed repeats the throws.
+    /// Each call decides by a random number; so does each call after a match, which joins or waits.
+    /// The seed repeats the choices.
     Random(u64),
 }
 
@@ -31,23 +31,23 @@ impl Offers {
     }
 }
 
-/// The dice of a process.
+/// The random choices of a process.
 #[derive(Debug)]
-pub(crate) struct Dice(AtomicU64);
+pub(crate) struct RandomOffers(AtomicU64);
 
-impl Dice {
-    pub(crate) fn new(offers: Offers) -> Dice {
-        Dice(AtomicU64::new(if let Offers::Random(seed) = offers { seed } else { 0 }))
+impl RandomOffers {
+    pub(crate) fn new(offers: Offers) -> RandomOffers {
+        RandomOffers(AtomicU64::new(if let Offers::Random(seed) = offers { seed } else { 0 }))
     }
 
-    /// One throw in [`OFFER_DICE`] is a hit.
+    /// One call in [`OFFER_ODDS`] is a hit.
     pub(crate) fn hits(&self) -> bool {
         // SplitMix64: each state is used once, and neighbours have nothing in common.
         let step = 0x9e37_79b9_7f4a_7c15;
         let state = self.0.fetch_add(step, Relaxed).wrapping_add(step);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % OFFER_DICE == 0
+        (mixed ^ mixed >> 31) % OFFER_ODDS == 0
     }
 }
 
@@ -64,14 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_its_throws() {
-        let throws = |seed| {
-            let dice = Dice::new(Offers::Random(seed));
-            (0..4_000).map(|_| dice.hits()).collect::<Vec<_>>()
+    fn a_seed_repeats_its_choices() {
+        let choices = |seed| {
+            let random_offers = RandomOffers::new(Offers::Random(seed));
+            (0..4_000).map(|_| random_offers.hits()).collect::<Vec<_>>()
         };
-        assert_eq!(throws(5), throws(5));
-        assert_ne!(throws(5), throws(6));
-        let hits = throws(7).iter().filter(|hit| **hit).count() as u64;
-        assert!((2_000 / OFFER_DICE..8_000 / OFFER_DICE).contains(&hits), "{hits}");
+        assert_eq!(choices(5), choices(5));
+        assert_ne!(choices(5), choices(6));
+        let hits = choices(7).iter().filter(|hit| **hit).count() as u64;
+        assert!((2_000 / OFFER_ODDS..8_000 / OFFER_ODDS).contains(&hits), "{hits}");
     }
 }

@@ -47,8 +47,8 @@ impl SpinBudget {
 /// What polling before receives in the kernel gained, on one connection.
 ///
 /// A sleep costs about as much processor time as [`RING_POLL_NS`]. Polling for longer pays in time
-/// only, so it is for an end that spends less than [`KERNEL_POLL_NS`] between two waits: one that
-/// thinks would burn more than its whole work takes.
+/// only, so it is for an end that spends less than [`KERNEL_POLL_NS`] between two waits: a
+/// slow one would burn more than its whole work takes.
 #[derive(Debug)]
 pub(crate) struct KernelPolls {
     backoff: Backoff,
@@ -164,7 +164,8 @@ mod tests {
         // Answers after 30 us: found by whoever does nothing else, once that is known.
         waits(&turns, &clock, 1, 30, 3);
         assert_eq!(waits(&turns, &clock, 1_000, 30, 3).1, 1_000);
-        // Not polled for by whoever thinks for longer than a sleep costs, but seldom and shortly.
+        // Not polled for by an end that pauses for longer than a sleep costs, but seldom and
+        // shortly.
         let thinker = KernelPolls::default();
         let (polled_us, good) = waits(&thinker, &clock, 10_000, 30, 50);
         assert!(good == 0 && polled_us < 300, "{good} {polled_us}");

@@ -38,7 +38,7 @@ pub struct ReadySet {
 enum Bell {
     /// Peers do, by one of the process's bells.
     Of(u32),
-    /// Only this process does: the loop looks by itself.
+    /// Only this process does: the loop polls by itself.
     Silent { fd: OwnedFd, marks: Marks },
 }
 
@@ -205,8 +205,8 @@ impl ReadySet {
     }
 
     /// Whether a sleep should end soon: somebody who cannot ring the bell may have marked a token.
-    /// For a new bell that is so until the node has told the peers of it; whoever finds it so takes
-    /// the [news](Context::poll).
+    /// For a new bell that is so until the node has sent it to the peers; a caller that finds it so
+    /// takes the [node's messages](Context::poll).
     #[inline]
     pub fn is_deaf(&self) -> bool {
         self.own_bell().is_some_and(|bell| self.node.is_deaf(bell))

@@ -12,7 +12,7 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use vmmc_stream::Stretch;
+use vmmc_stream::RingSlice;
 
 /// A connected TCP stream of this process. Clone the [`Arc`] around it to use it from several
 /// threads.
@@ -179,7 +179,7 @@ fn send_by_kernel(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Err
 #[derive(Debug)]
 pub struct Room<'a> {
     stream: &'a Stream,
-    memory: Stretch,
+    memory: RingSlice,
     sent: usize,
 }
 
@@ -221,14 +221,14 @@ impl Drop for Room<'_> {
 pub struct View<'a> {
     stream: &'a Stream,
     /// None: the end of the stream.
-    memory: Option<Stretch>,
+    memory: Option<RingSlice>,
     taken: usize,
 }
 
 impl View<'_> {
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.memory.as_ref().map_or(0, Stretch::len_bytes)
+        self.memory.as_ref().map_or(0, RingSlice::len_bytes)
     }
 
     /// Whether this is the end of the stream.

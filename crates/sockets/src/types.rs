@@ -5,7 +5,7 @@
 
 use crate::connection::KernelCall;
 use rustix::io::Errno;
-use vmmc_stream::Stretch;
+use vmmc_stream::RingSlice;
 
 /// Result of [`Connection::send`](crate::Connection::send).
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub enum Received<'a> {
 #[derive(Debug)]
 pub enum Lent {
     /// At least one byte.
-    Memory(Stretch),
+    Memory(RingSlice),
     /// No room, or no bytes, now.
     Nothing,
     /// No bytes come any more.
@@ -133,7 +133,7 @@ pub enum Close {
     Reset,
 }
 
-/// What an event loop wants to hear of.
+/// What an event loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest(pub u8);
 

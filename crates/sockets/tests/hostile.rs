@@ -15,7 +15,7 @@ use vmmc_host::{Channel, Deadline};
 use vmmc_sockets::{Bypass, Context, Stream};
 use vmmc_stream::Bells;
 use vmmc_stream::messages::{
-    EndRef, OfferRefusal, Place, SERVICE, SocketCall, SocketClaim, SocketList, SocketNews, SocketQuestion, VERSION,
+    EndRef, OfferRefusal, Place, SERVICE, SocketCall, SocketClaim, SocketEvent, SocketList, SocketQuestion, VERSION,
 };
 
 fn soon() -> Deadline {
@@ -33,22 +33,22 @@ impl Liar {
     fn attached(node: &TestNode) -> Liar {
         let liar = Liar::connect(node);
         let bells = Bells::create().unwrap().share().unwrap();
-        liar.say(SocketCall::Attach, &[bells.as_fd()]);
-        assert!(matches!(liar.hear(), Some(SocketNews::Attached { .. })));
+        liar.send(SocketCall::Attach, &[bells.as_fd()]);
+        assert!(matches!(liar.receive(), Some(SocketEvent::Attached { .. })));
         liar
     }
 
-    fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) {
+    fn send(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) {
         let request = Request { serial: 1, call: call.to_call() };
         // One that was let go cannot speak any more.
         let _ = self.0.send(&encode(&request), fds, soon());
     }
 
     /// The next news; none: refused, or let go.
-    fn hear(&self) -> Option<SocketNews> {
+    fn receive(&self) -> Option<SocketEvent> {
         match self.0.receive(soon()) {
             Ok((bytes, _)) => match decode::<Reply>(&bytes).unwrap().result {
-                Ok(answer) => Some(SocketNews::of(&answer).unwrap()),
+                Ok(answer) => Some(SocketEvent::of(&answer).unwrap()),
                 Err(_) => None,
             },
             Err(ChannelError::Closed) => None,
@@ -87,9 +87,9 @@ fn sockets_that_are_no_connections_are_refused() {
         SocketClaim { local: "[::1]:1".parse().unwrap(), ..own.clone() },
     ];
     for (number, socket) in claims.into_iter().enumerate() {
-        liar.say(SocketCall::Offer { connection: number as u64, socket }, &[]);
-        let refused = SocketNews::Refused { connection: number as u64, why: OfferRefusal::NotConnected };
-        assert_eq!(liar.hear(), Some(refused));
+        liar.send(SocketCall::Offer { connection: number as u64, socket }, &[]);
+        let refused = SocketEvent::Refused { connection: number as u64, why: OfferRefusal::NotConnected };
+        assert_eq!(liar.receive(), Some(refused));
     }
 }
 
@@ -108,8 +108,8 @@ fn bells_that_could_end_the_node_or_be_written_by_others_are_refused() {
         }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         let liar = Liar::connect(&node);
-        liar.say(SocketCall::Attach, &[fd.as_fd()]);
-        assert_eq!(liar.hear(), None, "{flags:?} with mode {mode:o}");
+        liar.send(SocketCall::Attach, &[fd.as_fd()]);
+        assert_eq!(liar.receive(), None, "{flags:?} with mode {mode:o}");
     }
     assert!(Liar::attached(&node).0.try_receive().is_err(), "the node goes on");
 }
@@ -128,12 +128,12 @@ fn whoever_breaks_the_rules_is_let_go() {
     for (call, with_fd) in breaks {
         let liar = Liar::attached(&node);
         let fds = [one.as_fd()];
-        liar.say(call.clone(), if with_fd { &fds } else { &[] });
-        assert_eq!(liar.hear(), None, "{call:?}");
+        liar.send(call.clone(), if with_fd { &fds } else { &[] });
+        assert_eq!(liar.receive(), None, "{call:?}");
     }
     let liar = Liar::connect(&node);
-    liar.say(SocketCall::Attach, &[one.as_fd()]);
-    assert_eq!(liar.hear(), None, "a socket is no memory for bells");
+    liar.send(SocketCall::Attach, &[one.as_fd()]);
+    assert_eq!(liar.receive(), None, "a socket is no memory for bells");
 }
 
 #[test]
@@ -146,19 +146,19 @@ fn claims_on_the_connections_of_others_have_no_effect() {
         for slot in 0..5 {
             for end in 0..4 {
                 let place = Place { slab, slot, end };
-                liar.say(SocketCall::Hold { ends: [0, 7].map(|secret| EndRef { place, secret }).to_vec() }, &[]);
+                liar.send(SocketCall::Hold { ends: [0, 7].map(|secret| EndRef { place, secret }).to_vec() }, &[]);
                 let end = EndRef { place, secret: 7 };
-                liar.say(SocketCall::Ring { end }, &[]);
-                liar.say(SocketCall::LetGo { end }, &[]);
-                liar.say(SocketCall::Release { end }, &[]);
+                liar.send(SocketCall::Ring { end }, &[]);
+                liar.send(SocketCall::LetGo { end }, &[]);
+                liar.send(SocketCall::Release { end }, &[]);
             }
         }
     }
-    liar.say(SocketCall::Withdraw { connection: 3, cookie: 3 }, &[]);
+    liar.send(SocketCall::Withdraw { connection: 3, cookie: 3 }, &[]);
     let (stranger, _peer) = tcp_pair();
     let cookie = vmmc_stream::cookie(stranger.as_fd()).unwrap();
-    liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);
-    assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, end: None, other_user: false, peer: 0 }));
+    liar.send(SocketCall::Adopt { connection: 4, cookie }, &[]);
+    assert_eq!(liar.receive(), Some(SocketEvent::Adopted { connection: 4, end: None, other_user: false, peer: 0 }));
     // The slot is still theirs: a new connection of the pair gets another one.
     let (three, four) = upgraded_pair(&a, &b);
     let mut got = [0; 3];

@@ -27,7 +27,7 @@ use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Reply, Request, decode, encode};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Serve};
 use vmmc_sockets::{Bypass, Context, Received, Settings, Take};
-use vmmc_stream::messages::{EndRef, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_stream::messages::{EndRef, Place, SocketCall, SocketClaim, SocketEvent};
 use vmmc_stream::{BELLS, Bells, Slab, Watch, claim};
 use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others, descriptor, hostile_time, seed};
 
@@ -136,7 +136,7 @@ impl Client {
         let bells = Bells::create().ok()?;
         let given = if noise.one_in(8) { descriptor(noise).1 } else { bells.share().ok()? };
         let client = Client { channel, _bells: bells, slabs: HashMap::new(), ends: Vec::new(), processes: Vec::new() };
-        client.say(SocketCall::Attach, &[given.as_fd()]);
+        client.send(SocketCall::Attach, &[given.as_fd()]);
         close(vec![given]);
         Some(client)
     }
@@ -145,7 +145,7 @@ impl Client {
     /// is over.
     fn insist(&mut self, call: &SocketCall, until: Instant) -> bool {
         while Instant::now() < until {
-            self.hear();
+            self.receive();
             let request = Request { serial: 1, call: call.clone().to_call() };
             match self.channel.try_send(&encode(&request), &[]) {
                 Ok(()) => return true,
@@ -157,21 +157,21 @@ impl Client {
     }
 
     /// Whether the node would hear it.
-    fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
+    fn send(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
         self.channel.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).is_ok()
     }
 
     /// Takes what the node has said.
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         while let Ok((bytes, mut fds)) = self.channel.try_receive() {
             let Ok(Reply { result: Ok(answer), .. }) = decode(&bytes) else { continue };
-            let Some(news) = SocketNews::of(&answer) else { continue };
-            match news {
-                SocketNews::Attached { process } | SocketNews::Peer { process } => self.processes.push(process),
-                SocketNews::Slab { slab, shape } => {
+            let Some(event) = SocketEvent::of(&answer) else { continue };
+            match event {
+                SocketEvent::Attached { process } | SocketEvent::Peer { process } => self.processes.push(process),
+                SocketEvent::Slab { slab, shape } => {
                     self.slabs.extend(fds.pop().and_then(|fd| Slab::map(fd, shape).ok()).map(|mapped| (slab, mapped)));
                 }
-                SocketNews::Matched { end, .. } => self.ends.push(end),
+                SocketEvent::Matched { end, .. } => self.ends.push(end),
                 _ => {}
             }
         }
@@ -266,7 +266,7 @@ fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
     let mut said = 0;
     for step in 0..MESSAGES {
         for client in &mut clients {
-            client.hear();
+            client.receive();
             client.scribble(noise);
             let call = match step {
                 0..3 => {
@@ -282,10 +282,10 @@ fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
                 _ => Vec::new(),
             };
             let fds: Vec<BorrowedFd<'_>> = own.iter().map(AsFd::as_fd).collect();
-            let heard = client.say(call, if step < 3 { &[] } else { &fds });
+            let was_sent = client.send(call, if step < 3 { &[] } else { &fds });
             drop(fds);
             close(own);
-            if !heard {
+            if !was_sent {
                 *client = match Client::attach(node, noise) {
                     Some(new) => new,
                     None => return said,
@@ -322,7 +322,7 @@ fn crowd(node: &str) -> usize {
         }
     }
     while owners.iter().any(|client| client.ends.len() < CROWD_PAIRS) && Instant::now() < until {
-        owners.iter_mut().for_each(Client::hear);
+        owners.iter_mut().for_each(Client::receive);
         std::thread::sleep(Duration::from_millis(1));
     }
     let ends: Vec<EndRef> = owners.iter().flat_map(|client| client.ends.iter().copied()).collect();

@@ -1,13 +1,13 @@
-//! How the peers of a process tell its event loops which connections are worth a look.
+//! How the peers of a process tell its event loops which connections to poll.
 //!
 //! A process has one area of bells. A bell is what one event loop has: an armed flag, a bit for
 //! each token, and a summary of the words of bits. A peer sets the bit, then rings the eventfd of
 //! the bell if the flag says that the loop sleeps.
 //!
-//! Invariant: whoever publishes, passes a full fence and then marks, either finds the bit clear and
-//! sets it, or is seen by the take that clears it; a loop that armed its bell and found the summary
-//! empty is rung. All peers of the process can write here: the worst is a wake-up in vain or a
-//! missing one, never wrong data.
+//! Invariant: a peer that publishes, passes a full fence and then marks, either finds the bit clear
+//! and sets it, or is seen by the take that clears it; a loop that armed its bell and found the
+//! summary empty is rung. All peers of the process can write here: the worst is a spurious wake-up
+//! or a missing one, never wrong data.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -23,8 +23,8 @@ const SUMMARY: u64 = WORDS / 64;
 /// Armed flag on a line of its own, summary, bits.
 const BELL_WORDS: u64 = 8 + SUMMARY + WORDS;
 /// Behind the bells: how many messages the node has sent.
-const NEWS_AT: u64 = BELLS as u64 * BELL_WORDS * 8;
-const BYTES: u64 = NEWS_AT + 64;
+const MESSAGE_COUNT_AT: u64 = BELLS as u64 * BELL_WORDS * 8;
+const BYTES: u64 = MESSAGE_COUNT_AT + 64;
 
 /// The bells of a process, its own or a peer's.
 #[derive(Clone, Debug)]
@@ -93,8 +93,8 @@ impl Bells {
 
     /// Grows with each message that the node sends to the process.
     #[inline]
-    pub fn news(&self) -> &AtomicU64 {
-        self.0.word(NEWS_AT).expect("behind the bells, in the same region")
+    pub fn message_count(&self) -> &AtomicU64 {
+        self.0.word(MESSAGE_COUNT_AT).expect("behind the bells, in the same region")
     }
 
     #[inline]
@@ -115,12 +115,12 @@ impl Bells {
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
-        self.mark_surely(bell, token)
+        self.mark_always(bell, token)
     }
 
-    /// Like [`mark`](Self::mark), also if the bit is set: whoever set it may have died before it
-    /// went on.
-    pub fn mark_surely(&self, bell: u32, token: u32) -> bool {
+    /// Like [`mark`](Self::mark), also if the bit is set: the process that set it may have died
+    /// before it went on.
+    pub fn mark_always(&self, bell: u32, token: u32) -> bool {
         let (armed, summary, bits) = self.words(bell);
         let index = (token % TOKENS) as usize / 64;
         bits[index].fetch_or(1 << (token % 64), Ordering::SeqCst);

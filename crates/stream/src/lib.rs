@@ -39,9 +39,9 @@ pub use diag::{KernelSocket, SocketDiag};
 #[cfg(not(loom))]
 pub use lock::{Denied, Locked, SharedLock};
 #[cfg(not(loom))]
-pub use replica::{Nonsense, Replica, Said, Wakes};
+pub use replica::{Encoded, Nonsense, Replica, Wakes};
 #[cfg(not(loom))]
-pub use slab::{Shape, Slab, Slot, Stretch};
+pub use slab::{RingSlice, Shape, Slab, Slot};
 #[cfg(not(loom))]
 pub use words::SideWords;
 pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Left, Phase, SleepWord, SlotWords};

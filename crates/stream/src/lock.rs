@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Tries in a row before a waiter sleeps: the critical section is a copy of at most a ring.
 const SPINS: u32 = 200;
-/// Sleep of a waiter before it looks whether the holder lives.
-const LOOK_NS: i64 = 2_000_000;
+/// Sleep of a waiter before it checks whether the holder lives.
+const OWNER_CHECK_NS: i64 = 2_000_000;
 /// Such sleeps after which [`SharedLock::lock_soon`] gives up: 50 ms.
 const SLEEPS_MAX: u32 = 25;
 /// The node as the holder. The number of its thread would be another one's, or nobody's, in the pid
@@ -117,7 +117,7 @@ impl<'a> SharedLock<'a> {
             }
             let marked = held | WAITED_FOR;
             if held == marked || self.0.compare_exchange(held, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                let slice = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+                let slice = futex::Timespec { tv_sec: 0, tv_nsec: OWNER_CHECK_NS };
                 let _ = futex::wait(self.0, futex::Flags::empty(), marked, Some(&slice));
                 slept += 1;
             }

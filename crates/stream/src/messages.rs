@@ -1,8 +1,8 @@
-//! What a process and its node say to each other about stream sockets.
+//! What a process and its node send each other about stream sockets.
 //!
 //! They travel on the control socket as [`Call::Service`] and
-//! [`Answer::Service`]. Nothing is waited for: news has serial 0
-//! and may come at any time; a counter in the area of its bells tells a process that there is some.
+//! [`Answer::Service`]. Nothing is waited for: an event has serial 0
+//! and may come at any time; a counter in the area of its bells tells a process that there is one.
 //!
 //! Invariant: a message names connections by numbers that its receiver knows; whatever it does not
 //! know it ignores.
@@ -13,7 +13,7 @@ use vmmc_host::control::{Answer, Call, decode, encode};
 
 /// Number of the service.
 pub const SERVICE: u16 = 1;
-/// Version of what is said to it and by it, and of what its nodes say to each other.
+/// Version of its messages with processes, and of those between its nodes.
 pub const VERSION: u16 = 1;
 
 /// A slot of a slab, and the end of the connection in it.
@@ -27,9 +27,9 @@ pub struct Place {
     pub end: u8,
 }
 
-/// An end of one connection. Several processes may hold it, and the node reads what they say in any
-/// order; so what one of them says may come when the slot serves another connection already, which
-/// has another secret.
+/// An end of one connection. Several processes may hold it, and the node reads their messages in
+/// any order; so a message of one of them may come when the slot serves another connection already,
+/// which has another secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRef {
     /// Where it is.
@@ -39,8 +39,8 @@ pub struct EndRef {
     pub secret: u64,
 }
 
-/// A connected TCP socket that a process says it has: the kernel knows whether there is such a one,
-/// and whose it is ([`SocketDiag`](crate::SocketDiag)).
+/// A connected TCP socket that a process claims to have: the kernel knows whether there is such a
+/// one, and whose it is ([`SocketDiag`](crate::SocketDiag)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketClaim {
     /// Own address.
@@ -58,7 +58,7 @@ pub struct SocketClaim {
 /// From a process to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketCall {
-    /// First of all. Its bells travel along. Answer: [`SocketNews::Attached`].
+    /// First of all. Its bells travel along. Answer: [`SocketEvent::Attached`].
     Attach,
     /// The eventfd of a bell travels along.
     Bell {
@@ -67,7 +67,7 @@ pub enum SocketCall {
     },
     /// A connected socket. It does not travel along: while a descriptor of it is under way, no
     /// close of the program ends the connection. Answer, when the peer has offered its end:
-    /// [`SocketNews::Matched`].
+    /// [`SocketEvent::Matched`].
     Offer {
         /// The process's own number for it.
         connection: u64,
@@ -75,14 +75,14 @@ pub enum SocketCall {
         socket: SocketClaim,
     },
     /// The offer stands no more. If the node has matched it meanwhile, the end is released: the
-    /// process has not joined, and does not when it hears of the match.
+    /// process has not joined, and does not when it learns of the match.
     Withdraw {
         /// Number of the offer.
         connection: u64,
         /// `SO_COOKIE` of its socket.
         cookie: u64,
     },
-    /// A socket that came from elsewhere: is it upgraded? Answer: [`SocketNews::Adopted`].
+    /// A socket that came from elsewhere: is it upgraded? Answer: [`SocketEvent::Adopted`].
     Adopt {
         /// The process's own number for it.
         connection: u64,
@@ -163,7 +163,7 @@ pub struct SocketList {
 
 /// From a node to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SocketNews {
+pub enum SocketEvent {
     /// The process is known under this id.
     Attached {
         /// Never used twice.
@@ -228,9 +228,9 @@ pub enum SocketNews {
     },
 }
 
-impl SocketNews {
+impl SocketEvent {
     /// What an answer says, on a connection that has joined the service.
-    pub fn of(answer: &Answer) -> Option<SocketNews> {
+    pub fn of(answer: &Answer) -> Option<SocketEvent> {
         match answer {
             Answer::Service { message } => decode(message).ok(),
             _ => None,

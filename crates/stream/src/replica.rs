@@ -1,14 +1,14 @@
 //! A node's side of a connection between nodes: its slot is one of two replicas, and what its end
-//! does is said to the other node in messages.
+//! does goes to the other node in updates.
 //!
 //! ```text
-//!   end 0 ──▶ words, ring │ replica on node A ── say ══════▶ hear ── replica on node B │ words, ring ──▶ end 1
+//!   end 0 ──▶ words, ring │ replica on node A ══ updates ═════════▶ replica on node B │ words, ring ──▶ end 1
 //! ```
 //!
-//! Invariant: the concatenation of the bytes of all messages is what the end put into its ring;
-//! both replicas have the same rings, so what fitted here has room there. A process that claims
-//! otherwise, or a node that says otherwise, ends this connection and nothing else. Neither side
-//! waits. Source: docs/sockets.md, between two nodes.
+//! Invariant: the concatenation of the bytes of all updates is what the end put into its ring;
+//! both replicas have the same rings, so what fitted here has room there. A process or node that
+//! claims otherwise ends this connection and nothing else. Neither side waits. Source:
+//! docs/sockets.md, between two nodes.
 
 use super::slab::Slot;
 use super::words::{EndWords, Flags, SideWords};
@@ -25,33 +25,34 @@ pub struct Replica {
     slot: Slot,
     /// The end that is here.
     end: usize,
-    told: SideWords,
+    /// What the other node has been sent.
+    sent: SideWords,
     /// Tail of the other end's direction.
     received: u64,
 }
 
-/// What [`Replica::say`] has done.
+/// What [`Replica::encode_update`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Encoded {
     /// Nothing has changed.
     Nothing,
-    /// A message; nothing more is to be said.
+    /// An update; there is nothing more.
     All,
-    /// A message, and there is more.
+    /// An update, and there is more.
     Part,
-    /// There is too little room for what is to be said.
+    /// There is too little room for the update.
     NoRoom,
 }
 
-/// Whom a message concerns here.
+/// Whom an update concerns here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Wakes {
-    /// Whoever waits for bytes, an end, or a change.
+    /// Threads that wait for bytes, an end, or a change.
     pub receiver: bool,
-    /// Whoever waits for room.
+    /// Threads that wait for room.
     pub sender: bool,
-    /// The other node waits to hear how far this end has received, or that its request to give back
-    /// was heard.
+    /// The other node waits to learn how far this end has received, or that its request to give
+    /// back has arrived.
     pub answer: bool,
 }
 
@@ -63,7 +64,7 @@ pub struct Nonsense;
 impl Replica {
     /// The replica in a fresh slot, whose end `end` is on this node.
     pub fn new(slot: Slot, end: usize) -> Replica {
-        Replica { slot, end, told: SideWords::default(), received: 0 }
+        Replica { slot, end, sent: SideWords::default(), received: 0 }
     }
 
     /// The slot.
@@ -75,43 +76,43 @@ impl Replica {
         self.slot.ring_bytes(false)
     }
 
-    /// Writes the next message, of at most `most` bytes, behind what is in `out`.
+    /// Encodes the next update, of at most `most` bytes, behind what is in `out`.
     ///
     /// # Errors
-    /// [`Nonsense`]: the words say that more was sent than fits the ring.
-    pub fn say(&mut self, most: usize, out: &mut Vec<u8>) -> Result<Said, Nonsense> {
+    /// [`Nonsense`]: by the words more was sent than fits the ring.
+    pub fn encode_update(&mut self, most: usize, out: &mut Vec<u8>) -> Result<Encoded, Nonsense> {
         let side = self.slot.words().side(self.end);
-        if side == self.told {
-            return Ok(Said::Nothing);
+        if side == self.sent {
+            return Ok(Encoded::Nothing);
         }
-        let new = side.tail.wrapping_sub(self.told.tail);
+        let new = side.tail.wrapping_sub(self.sent.tail);
         if new > self.ring_bytes() {
             return Err(Nonsense);
         }
         let room = (most as u64).saturating_sub(SideWords::BYTES as u64);
         let piece = new.min(room);
         if most < SideWords::BYTES || piece < new.min(PIECE_BYTES_MIN) {
-            return Ok(Said::NoRoom);
+            return Ok(Encoded::NoRoom);
         }
-        let at = self.told.tail;
+        let at = self.sent.tail;
         let tail = at.wrapping_add(piece);
         let all = piece == new;
         // Of the sending side no more than holds at that tail.
-        let SideWords { epoch, boundary, sender_flags, soon, back, .. } = if all { side } else { self.told };
+        let SideWords { epoch, boundary, sender_flags, soon, back, .. } = if all { side } else { self.sent };
         let now = SideWords { tail, epoch, boundary, sender_flags, soon, back, ..side };
         out.extend_from_slice(&now.to_bytes());
         let start = out.len();
         out.resize(start + piece as usize, 0);
         self.slot.copy_out(self.end, false, at, &mut [IoSliceMut::new(&mut out[start..])], 0, piece);
-        self.told = now;
-        Ok(if all { Said::All } else { Said::Part })
+        self.sent = now;
+        Ok(if all { Encoded::All } else { Encoded::Part })
     }
 
-    /// Takes a message of the other node.
+    /// Applies an update of the other node.
     ///
     /// # Errors
     /// [`Nonsense`]; nothing has changed then.
-    pub fn hear(&mut self, message: &[u8]) -> Result<Wakes, Nonsense> {
+    pub fn apply_update(&mut self, message: &[u8]) -> Result<Wakes, Nonsense> {
         let (head, bytes) = message.split_first_chunk::<{ SideWords::BYTES }>().ok_or(Nonsense)?;
         let side = SideWords::from_bytes(head);
         let (other, words) = (1 - self.end, self.slot.words());
@@ -128,26 +129,26 @@ impl Replica {
         self.slot.copy_in((other, false), self.received, &[IoSlice::new(bytes)], 0, len, Store::Cached);
         words.set_side(other, &side);
         self.received = side.tail;
-        // Closed, or asks for the kernel: whoever sends hears of it wherever it waits.
+        // Closed, or asks for the kernel: a sending thread is woken wherever it waits.
         let turned = side.receiver_flags != before.receiver_flags;
         let announced = (side.epoch, side.sender_flags) != (before.epoch, before.sender_flags);
         let mut wakes = Wakes { receiver: len > 0 || announced || turned, sender: turned, answer: false };
-        // Room for whoever waits for it, as if the receiver had given it.
+        // Room for a thread that waits for it, as if the receiver had given it.
         if side.head != before.head && out.sender_wants_room.load(Ordering::Relaxed) != 0 {
             let used = out.tail.load(Ordering::Relaxed).wrapping_sub(side.head);
             wakes.sender |= used <= self.ring_bytes() / 2 && out.sender_wants_room.swap(0, Ordering::SeqCst) != 0;
         }
-        // The other node is told of heads with what this end sends. If it sends nothing, the
+        // The other node gets heads with what this end sends. If it sends nothing, the
         // receiver here has to ring for it before the ring is full.
-        if self.received.wrapping_sub(self.told.head) >= self.ring_bytes() / 2 {
+        if self.received.wrapping_sub(self.sent.head) >= self.ring_bytes() / 2 {
             into.want_room();
             let taken = into.head.load(Ordering::Acquire);
-            wakes.answer = self.received.wrapping_sub(taken) <= self.ring_bytes() / 2 && taken != self.told.head;
+            wakes.answer = self.received.wrapping_sub(taken) <= self.ring_bytes() / 2 && taken != self.sent.head;
         }
         if side.receiver_flags & !before.receiver_flags & Flags::GIVE_BACK != 0 {
-            // `set_side` has passed the fence: what is said from here on is what whoever sends did
-            // before it saw the request, or it did it after it saw it.
-            words.ends[self.end].back.fetch_or(EndWords::HEARD, Ordering::SeqCst);
+            // `set_side` has passed the fence: the updates from here on show what the
+            // sending end did before it saw the request, or what it did after it saw it.
+            words.ends[self.end].back.fetch_or(EndWords::ACKED, Ordering::SeqCst);
             words.ends[self.end].hint.fetch_add(1, Ordering::SeqCst);
             wakes.answer = true;
         }
@@ -185,41 +186,41 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_pieces_arrive_before_what_was_said_behind_them() {
+    fn bytes_in_pieces_arrive_before_what_was_sent_behind_them() {
         let [mut a, mut b] = replicas();
         let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
         send(&a, &data);
         a.slot.words().directions[0].sender_flags.store(Flags::END, Ordering::SeqCst);
         let mut got = Vec::new();
-        for said in [Said::Part, Said::Part, Said::All] {
+        for encoded in [Encoded::Part, Encoded::Part, Encoded::All] {
             assert_eq!(b.slot.words().directions[0].sender_flags.load(Ordering::Relaxed), 0, "the end comes last");
             let mut message = Vec::new();
-            assert_eq!(a.say(SideWords::BYTES + 1200, &mut message), Ok(said));
-            let wakes = b.hear(&message).unwrap();
+            assert_eq!(a.encode_update(SideWords::BYTES + 1200, &mut message), Ok(encoded));
+            let wakes = b.apply_update(&message).unwrap();
             assert!(wakes.receiver && !wakes.sender);
             got.extend(receive(&b, 4096).0);
         }
         assert_eq!(got, data);
         assert_eq!(b.slot.words().directions[0].sender_flags.load(Ordering::Relaxed), Flags::END);
-        assert_eq!(a.say(4096, &mut Vec::new()), Ok(Said::Nothing));
+        assert_eq!(a.encode_update(4096, &mut Vec::new()), Ok(Encoded::Nothing));
         send(&a, &data[..1000]);
-        assert_eq!(a.say(SideWords::BYTES + 100, &mut Vec::new()), Ok(Said::NoRoom));
+        assert_eq!(a.encode_update(SideWords::BYTES + 100, &mut Vec::new()), Ok(Encoded::NoRoom));
     }
 
     #[test]
-    fn a_sender_that_waits_for_room_hears_of_it_from_the_other_node() {
+    fn a_sender_that_waits_for_room_learns_of_it_from_the_other_node() {
         let [mut a, mut b] = replicas();
         send(&a, &[7; 4096]);
         a.slot.words().directions[0].want_room();
         let mut message = Vec::new();
-        a.say(8192, &mut message).unwrap();
-        assert!(!b.hear(&message).unwrap().answer, "nothing was received");
+        a.encode_update(8192, &mut message).unwrap();
+        assert!(!b.apply_update(&message).unwrap().answer, "nothing was received");
         assert!(!receive(&b, 1000).1, "less than half");
         let (_, rings) = receive(&b, 1500);
         assert!(rings, "the receiver rings for the other node");
         let mut answer = Vec::new();
-        assert_eq!(b.say(8192, &mut answer), Ok(Said::All));
-        let wakes = a.hear(&answer).unwrap();
+        assert_eq!(b.encode_update(8192, &mut answer), Ok(Encoded::All));
+        let wakes = a.apply_update(&answer).unwrap();
         assert!(wakes.sender && !wakes.receiver);
         assert_eq!(a.slot.words().directions[0].free(4096, 4096), 2500);
     }
@@ -228,17 +229,17 @@ mod tests {
     fn claims_that_cannot_be_end_nothing_but_the_connection() {
         let [mut a, mut b] = replicas();
         a.slot.words().directions[0].tail.store(5000, Ordering::Relaxed);
-        assert_eq!(a.say(8192, &mut Vec::new()), Err(Nonsense));
+        assert_eq!(a.encode_update(8192, &mut Vec::new()), Err(Nonsense));
         a.slot.words().directions[0].tail.store(10, Ordering::Relaxed);
         let mut message = Vec::new();
-        a.say(8192, &mut message).unwrap();
-        assert_eq!(b.hear(&message[..40]), Err(Nonsense), "cut off");
-        assert_eq!(b.hear(&message[..60]), Err(Nonsense), "fewer bytes than the tail says");
-        b.hear(&message).unwrap();
-        assert_eq!(b.hear(&message), Err(Nonsense), "twice");
+        a.encode_update(8192, &mut message).unwrap();
+        assert_eq!(b.apply_update(&message[..40]), Err(Nonsense), "cut off");
+        assert_eq!(b.apply_update(&message[..60]), Err(Nonsense), "fewer bytes than the tail says");
+        b.apply_update(&message).unwrap();
+        assert_eq!(b.apply_update(&message), Err(Nonsense), "twice");
         let mut long = message.clone();
         long[..8].copy_from_slice(&5000u64.to_le_bytes());
         long.resize(SideWords::BYTES + 4990, 0);
-        assert_eq!(b.hear(&long), Err(Nonsense), "more than fits");
+        assert_eq!(b.apply_update(&long), Err(Nonsense), "more than fits");
     }
 }

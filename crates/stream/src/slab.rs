@@ -178,9 +178,9 @@ impl Slot {
     }
 
     /// The bytes from position `at` of a direction on that lie side by side, at most `most`.
-    pub fn stretch(&self, direction: usize, large: bool, at: u64, most: u64) -> Stretch {
+    pub fn ring_slice(&self, direction: usize, large: bool, at: u64, most: u64) -> RingSlice {
         let [(from, bytes), _] = self.pieces(direction, large, at, most.min(self.ring_bytes(large)));
-        Stretch { region: self.slab.region.clone(), from, bytes }
+        RingSlice { region: self.slab.region.clone(), from, bytes }
     }
 
     /// Copies bytes into a ring of `direction` from position `at` on, without the first `skip`, at
@@ -265,14 +265,14 @@ impl Slot {
 /// Bytes of a ring that lie side by side, kept mapped by this value. The other end can store to
 /// them at any time.
 #[derive(Clone, Debug)]
-pub struct Stretch {
+pub struct RingSlice {
     region: Region,
     /// `bytes` bytes from here on lie in one ring of a slot.
     from: u64,
     bytes: u64,
 }
 
-impl Stretch {
+impl RingSlice {
     /// The first of them, for callers that take the responsibility of shared memory themselves.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.as_ptr().wrapping_add(self.from as usize)
@@ -329,11 +329,15 @@ mod tests {
             let mut into = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
             assert_eq!(b.copy_out(direction, large, u64::MAX - 700, &mut into, 0, 4000), 4000);
             assert!(one == data[..3000] && two[..1000] == data[3000..]);
-            let stretch = b.stretch(direction, large, u64::MAX - 700, 4000);
+            let ring_slice = b.ring_slice(direction, large, u64::MAX - 700, 4000);
             let mut three = [0; 9];
-            assert_eq!((stretch.len_bytes(), stretch.read(695, &mut three)), (701, 6), "the seam is at position 0");
+            assert_eq!(
+                (ring_slice.len_bytes(), ring_slice.read(695, &mut three)),
+                (701, 6),
+                "the seam is at position 0"
+            );
             assert_eq!(three[..6], data[695..701]);
-            assert_eq!((stretch.write(700, b"xyz"), stretch.write(701, b"xyz")), (1, 0));
+            assert_eq!((ring_slice.write(700, b"xyz"), ring_slice.write(701, b"xyz")), (1, 0));
             assert_eq!(a.copy_out(direction, large, u64::MAX, &mut [IoSliceMut::new(&mut three)], 0, 2), 2);
             assert_eq!(three[..2], [b'x', data[701]]);
         }

@@ -497,14 +497,14 @@ vmmc_host::words! {
         pub core: AtomicU32,
         /// Holders of this end send by the kernel from here on: one of them is not ours.
         pub pinned: AtomicU32,
-        /// Between nodes: number of this end's wish to send by the ring; 0: it has none.
+        /// Between nodes: number of this end's request to send by the ring; 0: it has none.
         pub soon: AtomicU32,
-        /// Between nodes: the wish of the other end for which this one looks at announcements
+        /// Between nodes: the request of the other end for which this one looks at announcements
         /// before each kernel receive.
         pub ready: AtomicU32,
-        /// Private to the holders: number of the last wish.
-        pub wishes: AtomicU32,
-        /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::HEARD`],
+        /// Private to the holders: number of the last request for the ring.
+        pub ring_requests: AtomicU32,
+        /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::ACKED`],
         /// written by the node, and [`EndWords::GIVEN_BACK`]; and of this end's own:
         /// [`EndWords::GAVE_UP`].
         pub back: AtomicU32,
@@ -524,7 +524,7 @@ impl EndWords {
     pub const NO: u32 = 2;
     /// The request is in the words of this end's node. Whoever leaves the ring afterwards does what
     /// it asks for.
-    pub const HEARD: u32 = 1;
+    pub const ACKED: u32 = 1;
     /// Everything is in the kernel.
     pub const GIVEN_BACK: u32 = 2;
     /// This end itself asked, and has ended the connection because it could not be told what became
@@ -533,9 +533,9 @@ impl EndWords {
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        let wishes = [&self.pinned, &self.soon, &self.ready, &self.wishes, &self.back];
+        let requests = [&self.pinned, &self.soon, &self.ready, &self.ring_requests, &self.back];
         let options = [&self.no_delay, &self.not_sent];
-        let others = wishes.into_iter().chain(options);
+        let others = requests.into_iter().chain(options);
         for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core].into_iter().chain(others) {
             word.store(0, Ordering::Relaxed);
         }

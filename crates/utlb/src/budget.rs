@@ -5,7 +5,7 @@
 //!  request ──free──▶ Granted
 //!     │ └── requester above its share ──▶ EvictOwn (its own policy chooses)
 //!     └── somebody above its share ──▶ Wait;  poll: Ask{process, pages, deadline}
-//!            given_back ──▶ poll: Grant          deadline passed ──▶ poll: Revoke (the driver unpins; engine entries become garbage)
+//!            released ──▶ poll: Grant          deadline passed ──▶ poll: Revoke (the driver unpins; engine entries become garbage)
 //! ```
 //!
 //! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and
@@ -111,7 +111,7 @@ pub struct Budget {
     total: usize,
     free: usize,
     // How long a process has to give memory back.
-    patience_us: u64,
+    reclaim_us: u64,
     holdings: BTreeMap<Process, Holding>,
     // Processes of each user.
     users: BTreeMap<u32, usize>,
@@ -120,12 +120,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `total` pages; a process that is asked has `patience_us` to give them back.
-    pub fn new(total: usize, patience_us: u64) -> Budget {
+    /// `total` pages; a process that is asked has `reclaim_us` to give them back.
+    pub fn new(total: usize, reclaim_us: u64) -> Budget {
         Budget {
             total,
             free: total,
-            patience_us,
+            reclaim_us,
             holdings: BTreeMap::new(),
             users: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -219,7 +219,7 @@ impl Budget {
                 break;
             };
             let pages = lack.min(above);
-            let deadline_us = now_us.saturating_add(self.patience_us);
+            let deadline_us = now_us.saturating_add(self.reclaim_us);
             let holding = self.holdings.get_mut(&process).expect("just seen");
             (holding.asked, holding.deadline_us) = (pages, deadline_us);
             lack -= pages;
@@ -228,7 +228,7 @@ impl Budget {
     }
 
     /// A process unpinned pages, asked or not.
-    pub fn given_back(&mut self, process: Process, pages: usize, now_us: u64) {
+    pub fn released(&mut self, process: Process, pages: usize, now_us: u64) {
         let Some(holding) = self.holdings.get_mut(&process) else { return };
         assert!(pages <= holding.granted, "process {process:?} gave back {pages} of {} pages", holding.granted);
         holding.granted -= pages;
@@ -274,7 +274,7 @@ impl Budget {
         let late = self.holdings.iter_mut().find(|(_, h)| h.asked > 0 && h.deadline_us <= now_us);
         let (process, pages) = late.map(|(process, h)| (*process, std::mem::take(&mut h.asked)))?;
         // The driver unpins at once and is not asked to confirm.
-        self.given_back(process, pages, now_us);
+        self.released(process, pages, now_us);
         Some(BudgetAction::Revoke { process, pages })
     }
 

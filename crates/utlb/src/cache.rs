@@ -79,7 +79,8 @@ const EMPTY: u64 = u64::MAX;
 /// cache.fill(Process(1), page(5), Frame(77));
 /// assert_eq!(cache.find(Process(1), page(5)), Some(Frame(77)));
 /// // Without offset, the same page of another process wants the same place.
-/// assert_eq!(cache.fill(Process(2), page(5), Frame(78)).map(|tag| tag.process()), Some(Process(1)));
+/// let evicted = cache.fill(Process(2), page(5), Frame(78));
+/// assert_eq!(evicted.map(|tag| tag.process()), Some(Process(1)));
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedCache {

@@ -16,7 +16,8 @@
 //! and does not read them.
 //!
 //! ```
-//! use vmmc_utlb::{CacheShape, Frame, HierarchicalTable, Page, Pages, PinRequest, Pinning, PolicyKind, Prepin};
+//! use vmmc_utlb::{CacheShape, Frame, HierarchicalTable, Page, Pages};
+//! use vmmc_utlb::{PinRequest, Pinning, PolicyKind, Prepin};
 //! use vmmc_utlb::{Process, SharedCache, Translation};
 //!
 //! let me = Process(1);

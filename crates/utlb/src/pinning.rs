@@ -367,14 +367,14 @@ impl Pinning {
 
     /// The node asks for memory: up to `count` pages, chosen by this process's policy; fewer if the
     /// others are held. [UTLB §3.4]
-    pub fn give_back(&mut self, count: usize, unpinned: &mut Vec<Unpin>) {
+    pub fn evict(&mut self, count: usize, unpinned: &mut Vec<Unpin>) {
         for _ in 0..count {
             let Some(victim) = self.policy.victim(&self.held) else { break };
             unpinned.push(self.take(victim, true));
         }
     }
 
-    /// Another limit. Pages above it go at the next miss, or by [`Pinning::give_back`].
+    /// Another limit. Pages above it go at the next miss, or by [`Pinning::evict`].
     pub fn set_limit(&mut self, limit: Option<usize>) {
         self.limit = limit;
         self.policy.limited(limit);

@@ -223,7 +223,8 @@ fn records<'a>(reader: impl Reading + Send + 'a) -> Records<'a> {
 ///
 /// let bad = "time_ns,process,op,address,length\n10,1,push,0x1000,4096\n";
 /// let error = read("t.csv", bad.as_bytes(), Format::Csv).unwrap().next().unwrap().unwrap_err();
-/// assert_eq!(error.to_string(), "t.csv: byte 34: line 2: \"push\" is no op; give send, fetch, export or unmap");
+/// let said = "t.csv: byte 34: line 2: \"push\" is no op; give send, fetch, export or unmap";
+/// assert_eq!(error.to_string(), said);
 /// ```
 pub fn read<'a>(file: &str, stream: impl Read + Send + 'a, format: Format) -> Result<Records<'a>, TraceError> {
     let mut stream = BufReader::with_capacity(1 << 16, stream);

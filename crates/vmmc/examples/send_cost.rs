@@ -14,7 +14,7 @@ const CALLS: u32 = 2000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = NodeConfig::new("send-cost").key(KeySource::Plain);
-    config.keeper = false;
+    config.poller = false;
     let node = Embedded::start(config)?;
     let (owner, user) = (Session::over(node.attach()?)?, Session::over(node.attach()?)?);
     let export = owner.export(1 << 16).create()?;

@@ -44,7 +44,8 @@ impl Import {
     /// piece.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-append").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-append").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use vmmc::{AppendOptions, Rights};
     /// let mut ring = session.ring(64 << 10).name("requests").create()?;
@@ -111,7 +112,7 @@ impl Import {
 impl Shared {
     fn post_append(&self, data: &[u8], options: AppendOptions, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
         self.check_append(data.len())?;
-        self.check_trouble()?;
+        self.check_deferred()?;
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         let known = self.refusals.load(Ordering::Acquire);
         let mut command = RawCommand::new(Op::Append, self.id);

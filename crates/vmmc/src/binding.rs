@@ -42,7 +42,7 @@ impl Import {
         if !shared.rights.contains(Rights::READ | Rights::WRITE) {
             return Err(BindError::NoRight { import: import(), granted: shared.rights });
         }
-        mapped.look().map_err(|fault| shared.fault(fault))?;
+        mapped.probe().map_err(|fault| shared.fault(fault))?;
         let call = Call::Bind { import: shared.id };
         let answer = shared.core.call(call, &[], shared.core.default_deadline());
         answer.map_err(|error| BindError::Call { import: import(), error })?;

@@ -80,13 +80,13 @@ impl Collector {
             any |= pair.take_turn(core);
         }
         if any {
-            self.after_news(core);
+            self.after_arrivals(core);
         }
         any
     }
 
-    /// What need not be looked at while nothing comes.
-    fn after_news(&mut self, core: &Core) {
+    /// What need not be checked while nothing comes.
+    fn after_arrivals(&mut self, core: &Core) {
         let lost = core.hot.area.notifications_lost().load(Ordering::Relaxed);
         count(&core.counters.lost_in_rings, lost.wrapping_sub(self.lost_seen));
         self.lost_seen = lost;
@@ -127,7 +127,7 @@ impl Collector {
                 self.pairs.iter_mut().filter(|p| p.process == process).for_each(|p| p.gone = true);
             }
             NodeEvent::ImportBroken { import, status, args } => {
-                core.imports.tell(import, Broken::Ended(op_error(status, args)));
+                core.imports.deliver(import, Broken::Ended(op_error(status, args)));
             }
             NodeEvent::GiveBack { pages, .. } => core.pins.give_back(core, pages),
             NodeEvent::Stopping => core.node_gone(),
@@ -170,7 +170,7 @@ fn complete(core: &Core, completion: &Completion) {
     let failure = (completion.status != 0).then(|| op_error(completion.status, completion.args));
     if completion.cookie & COOKIE_SEND_FAILED != 0 {
         if let Some(error) = failure {
-            core.imports.tell(completion.value, Broken::Send(error));
+            core.imports.deliver(completion.value, Broken::Send(error));
         }
         return;
     }
@@ -179,7 +179,7 @@ fn complete(core: &Core, completion: &Completion) {
     }
     let finished = core.slots.complete(completion, failure.map_or(Ok(completion.value), Err));
     if let Some((import, error)) = finished.failed {
-        core.imports.tell(import, Broken::Send(error));
+        core.imports.deliver(import, Broken::Send(error));
     }
     core.release(finished.hold);
 }

@@ -24,7 +24,8 @@ use vmmc_host::Deadline;
 /// are.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-continue").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-continue").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Continuations, SendOptions};
 /// let export = session.export(4096).name("table").create()?;
@@ -38,7 +39,8 @@ use vmmc_host::Deadline;
 ///     result.expect("the table is there");
 ///     let place = u64::from_le_bytes(place.try_into().expect("eight bytes"));
 ///     let next = import.post_fetch(place * 8, vec![0; 8]).expect("there is room");
-///     all.add(next, |_, result, _| found.set(result.expect("it is there"))).expect("of this session");
+///     let got = |_: &mut _, result: Result<u64, _>, _| found.set(result.expect("it is there"));
+///     all.add(next, got).expect("of this session");
 /// })?;
 /// while !all.is_empty() {
 ///     all.wait()?;
@@ -70,6 +72,7 @@ trait Continued<'a>: Pending {
 }
 
 struct Continuation<'a, M: Memory, F> {
+    // Goes before what its memory may belong to.
     transfer: Transfer<'a, M>,
     then: F,
 }
@@ -81,7 +84,8 @@ impl<'a> Continuations<'a> {
     }
 
     /// `then` runs when the transfer is over: with this list, to which it may add; with the result,
-    /// bytes moved; and with the memory of a fetch, `()` for a send. It should not wait.
+    /// bytes moved; and with the memory of a fetch, `()` for a send. It should not wait. Where it
+    /// does not run, it is dropped after the transfer, so it may hold what the transfer uses.
     ///
     /// # Errors
     /// [`WaitError::OtherSession`], and the transfer is dropped: nothing of it would be heard here.
@@ -90,12 +94,17 @@ impl<'a> Continuations<'a> {
         M: Memory + 'a,
         F: FnOnce(&mut Continuations<'a>, Result<u64, TransferError>, M) + 'a,
     {
-        if !transfer.is_of(self.session()) {
+        if !self.takes(&transfer) {
             return Err(WaitError::OtherSession { place: self.all.len() });
         }
         self.all.push(Box::new(Continuation { transfer, then }));
         self.has_new = true;
         Ok(())
+    }
+
+    /// Whether [`add`](Self::add) takes this transfer: it is of the session of the list.
+    pub fn takes<M: Memory>(&self, transfer: &Transfer<'_, M>) -> bool {
+        transfer.is_of(self.session())
     }
 
     /// How many transfers are not over, or have not been found so.
@@ -116,9 +125,10 @@ impl<'a> Continuations<'a> {
         if !self.may_advance() && !self.starved {
             return 0;
         }
-        let gone = self.look();
+        let gone = self.begin_pass();
         let (mut at, mut end, mut ran) = (0, self.all.len(), 0);
-        while at < end {
+        // A continuation that calls this itself leaves fewer.
+        while at < end.min(self.all.len()) {
             if self.all[at].is_over_now(gone) {
                 self.all.remove(at).go_on(self);
                 (end, ran) = (end - 1, ran + 1);
@@ -130,8 +140,8 @@ impl<'a> Continuations<'a> {
         ran
     }
 
-    /// A look at all of them begins; says whether nothing more will come.
-    fn look(&mut self) -> bool {
+    /// A pass over all of them begins; says whether nothing more will come.
+    fn begin_pass(&mut self) -> bool {
         (self.has_new, self.seen) = (false, self.core.waiting.deliveries());
         self.core.usable().is_err()
     }
@@ -212,7 +222,7 @@ impl Pending for Continuations<'_> {
     }
 
     fn is_over(&mut self) -> bool {
-        let gone = self.look();
+        let gone = self.begin_pass();
         self.has_new = self.all.iter_mut().any(|one| one.is_over_now(gone));
         self.note_starved();
         self.has_new

@@ -5,7 +5,7 @@
 //! that gave up, what it grants is given back to the node.
 
 use crate::error::{CallError, millis};
-use crate::limits::{TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
+use crate::limits::{POSTED_CALLS_KEPT_MAX, UNREAD_REPLIES_MAX};
 use crate::waiting::wait_sliced;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, VecDeque};
@@ -98,7 +98,7 @@ impl Control {
     }
 
     /// Makes a call whose answer nobody needs; never waits.
-    pub(crate) fn tell(&self, call: Call) {
+    pub(crate) fn post(&self, call: Call) {
         if self.told.fetch_add(1, Ordering::Relaxed) >= UNREAD_REPLIES_MAX {
             self.read_available();
         }
@@ -106,7 +106,7 @@ impl Control {
         let request = Request { serial, call };
         if let Err(ChannelError::WouldBlock) = self.channel.try_send(&encode(&request), &[]) {
             let mut kept = self.kept.lock().expect("no panic while the lock is held");
-            if kept.len() < TELLS_KEPT_MAX {
+            if kept.len() < POSTED_CALLS_KEPT_MAX {
                 kept.push_back(request.call);
             }
         }
@@ -114,7 +114,7 @@ impl Control {
 
     fn send_kept(&self) {
         let kept = std::mem::take(&mut *self.kept.lock().expect("no panic while the lock is held"));
-        kept.into_iter().for_each(|call| self.tell(call));
+        kept.into_iter().for_each(|call| self.post(call));
     }
 
     fn send(&self, request: &Request, fds: &[BorrowedFd<'_>], deadline: Deadline) -> Result<(), ChannelError> {

@@ -180,9 +180,9 @@ impl Core {
     }
 
     /// Makes a set-up call whose answer nobody needs; never waits.
-    pub(crate) fn tell(&self, call: Call) {
+    pub(crate) fn post_call(&self, call: Call) {
         if self.usable().is_ok() {
-            self.control.tell(call);
+            self.control.post(call);
         }
     }
 

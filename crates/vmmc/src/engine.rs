@@ -79,7 +79,7 @@ impl Shared {
 
     #[inline(never)]
     fn send_posted(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let limit = &self.limit(options);
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         let mut command = self.send_command(offset, options);
@@ -109,7 +109,7 @@ impl Shared {
         if core.usable().is_err() || !core.waiting.waiter.steps() {
             return Ok(false);
         }
-        self.trouble.check().map_err(|error| self.op_error(error))?;
+        self.deferred.check().map_err(|error| self.op_error(error))?;
         if !core.waiting.waiter.try_send_inline(&Direct::Send { import: self.id, offset, data }) {
             return Ok(false);
         }
@@ -194,7 +194,7 @@ impl Shared {
         offset: u64,
         options: SendOptions,
     ) -> Result<Ticket, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let (buffer, from, len) = (source.buffer, source.buffer.region_offset(source.range.start), source.len());
         count(&self.core.counters.sends_registered, 1);
         count(&self.core.counters.send_bytes, len);
@@ -208,7 +208,7 @@ impl Shared {
 
     /// Sends data that is copied first; the answer says that it has arrived.
     pub(crate) fn send_copied(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<Ticket, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let limit = &self.limit(options);
         count(&self.core.counters.send_bytes, data.len() as u64);
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
@@ -235,7 +235,7 @@ impl Shared {
 
     /// Fetches into the caller's memory by way of staging memory, several pieces under way.
     pub(crate) fn fetch_engine(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let limit = &self.limit(SendOptions::default());
         self.count_fetch(into.len() as u64);
         self.core.hot.trace(Trace::Fetch, into.as_ptr() as usize, into.len() as u64);
@@ -316,7 +316,7 @@ impl Shared {
 
     /// Fetches into registered memory.
     pub(crate) fn fetch_registered(&self, offset: u64, to: &BufferRange<'_>) -> Result<Ticket, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let (buffer, at, len) = (to.buffer, to.buffer.region_offset(to.range.start), to.len());
         self.count_fetch(len);
         self.core.hot.trace(Trace::Fetch, buffer.region().address() + at as usize, len);
@@ -346,7 +346,7 @@ impl Shared {
     }
 
     pub(crate) fn atomic_engine(&self, op: Op, offset: u64, operands: [u64; 2]) -> Result<u64, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         count(&self.core.counters.atomics, 1);
         let mut command = RawCommand::new(op, self.id);
         command.offset = offset;
@@ -357,13 +357,13 @@ impl Shared {
     }
 
     pub(crate) fn flush_engine(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         self.posted.store(false, Ordering::Relaxed);
         let mut command = RawCommand::new(Op::Flush, self.id);
         let mut ticket = self.post_answered(&mut command, Hold::Nothing, limit)?;
         self.finish(&mut ticket, limit)?;
         self.core.collect();
-        self.check_trouble()
+        self.check_deferred()
     }
 
     /// Waits for an answer; gives its value.

@@ -19,7 +19,8 @@ use vmmc_nic::{ExportId, Rights};
 /// Memory that others may import. Dropping it ends the export.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-export").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-export").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// let export = session.export(4096).name("board").notify(true).create()?;
 /// let import = session.import("board").open()?;

@@ -93,7 +93,7 @@ impl Fetching {
         memory: &mut dyn Memory,
         limit: &Limit<'_>,
     ) -> Result<(), TransferError> {
-        shared.check_trouble()?;
+        shared.check_deferred()?;
         let posted = self.advance(shared, memory, limit, false);
         let started = posted.and_then(|()| self.failed.clone().map_or(Ok(()), Err));
         if started.is_err() {

@@ -30,7 +30,8 @@ impl Import {
     /// one wins. At most 1,024 pieces; the data may be reused on return.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-gather").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-gather").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use vmmc::SendOptions;
     /// let export = session.export(4096).name("page").notify(true).create()?;
@@ -116,7 +117,7 @@ impl Shared {
         limit: &Limit<'_>,
         posted: bool,
     ) -> Result<Option<Ticket>, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let bytes = bytes_of(pieces);
         for (_, data) in pieces {
             self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);

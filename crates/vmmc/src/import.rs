@@ -13,7 +13,7 @@ use crate::core::{Core, End, Limit, count};
 use crate::error::{CallError, TransferError, millis};
 use crate::explain::{Explanation, Path};
 use crate::fetching::Fetching;
-use crate::imports::Trouble;
+use crate::imports::DeferredErrors;
 use crate::limits::DROP_FLUSH;
 use crate::mapped::{Fault, Mapped};
 use crate::source::{self, Source, last_word};
@@ -38,7 +38,8 @@ use vmmc_nic::{ExportId, ImportId, OpError, Rights};
 /// next call on the import, at the latest by [`flush`](Import::flush).
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-import").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-import").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Rights, SendOptions};
 /// let export = session.export(4096).name("queue").create()?;
@@ -78,7 +79,7 @@ pub(crate) struct Shared {
     /// As in `"frames" (export 12.3 of process 77 on node a)`.
     pub(crate) label: String,
     pub(crate) not_mapped: Option<NotMapped>,
-    pub(crate) trouble: Arc<Trouble>,
+    pub(crate) deferred: Arc<DeferredErrors>,
     pub(crate) share: Arc<Share>,
     /// Something was posted since the last flush.
     pub(crate) posted: AtomicBool,
@@ -129,8 +130,8 @@ impl Import {
             Err(_) => None,
         };
         let label = full_label(&label, &grant);
-        let trouble = Arc::new(Trouble::default());
-        core.imports.add(grant.import, &trouble);
+        let deferred = Arc::new(DeferredErrors::default());
+        core.imports.add(grant.import, &deferred);
         let shared = Shared {
             id: grant.import,
             export: grant.export,
@@ -145,7 +146,7 @@ impl Import {
             node: grant.node,
             label,
             not_mapped: grant.mapped.err(),
-            trouble,
+            deferred,
             share: Arc::default(),
             posted: AtomicBool::new(false),
             core,
@@ -228,11 +229,11 @@ impl Import {
         let shared = &*self.shared;
         shared.core.step();
         shared.core.collect_if_free();
-        if let Some(error) = shared.trouble.ended() {
+        if let Some(error) = shared.deferred.ended() {
             return Some(shared.op_error(error));
         }
         match &self.mapped {
-            Some(mapped) => mapped.look().err().map(|fault| shared.fault(fault)),
+            Some(mapped) => mapped.probe().err().map(|fault| shared.fault(fault)),
             None => shared.core.usable().err().map(|end| shared.end(end, Duration::ZERO)),
         }
     }
@@ -467,7 +468,8 @@ impl Import {
     /// [`TransferError`].
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-fetch-add").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-fetch-add").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use vmmc::{Rights, TransferError};
     /// let export = session.export(4096).name("tickets").create()?;
@@ -542,7 +544,7 @@ impl Import {
     fn flush_within(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
         let Some(mapped) = &self.mapped else { return self.shared.flush_engine(limit) };
         fence();
-        mapped.look().map_err(|fault| self.shared.fault(fault))
+        mapped.probe().map_err(|fault| self.shared.fault(fault))
     }
 }
 
@@ -570,7 +572,7 @@ fn map(core: &Arc<Core>, grant: &Grant, rights: Rights, fds: Vec<OwnedFd>) -> Re
         Protection::ReadOnly
     };
     let region = Region::map(region, grant.len, protection)?;
-    let peer = core.peers.meet(gates, bell, wake, fds.next().filter(|_| grant.pair))?;
+    let peer = core.peers.find_or_open(gates, bell, wake, fds.next().filter(|_| grant.pair))?;
     Mapped::new(core.hot.clone(), region, peer, grant.gate, grant.gate_generation, grant.import).ok_or(missing)
 }
 
@@ -683,16 +685,16 @@ impl Shared {
     }
 
     /// An error that is to be told before anything else happens.
-    pub(crate) fn check_trouble(&self) -> Result<(), TransferError> {
+    pub(crate) fn check_deferred(&self) -> Result<(), TransferError> {
         self.core.collect_if_free();
-        self.trouble.check().map_err(|error| self.op_error(error))
+        self.deferred.check().map_err(|error| self.op_error(error))
     }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
         let shared = &*self.shared;
-        if let Some(OpError::OwnerDied) = shared.trouble.ended() {
+        if let Some(OpError::OwnerDied) = shared.deferred.ended() {
             if let Some(mapped) = &self.mapped {
                 mapped.peer.mark_dead();
             }
@@ -703,7 +705,7 @@ impl Drop for Import {
             let _ = shared.flush_engine(&Limit::within(&shared.core, DROP_FLUSH));
         }
         shared.core.imports.remove(shared.id);
-        shared.core.tell(Call::Unimport { import: shared.id });
+        shared.core.post_call(Call::Unimport { import: shared.id });
     }
 }
 

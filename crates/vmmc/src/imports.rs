@@ -20,7 +20,7 @@ pub(crate) enum Broken {
 
 /// Troubles of one import.
 #[derive(Default)]
-pub(crate) struct Trouble {
+pub(crate) struct DeferredErrors {
     /// A look without the lock.
     any: AtomicBool,
     state: Mutex<(Option<OpError>, Option<OpError>)>,
@@ -32,16 +32,16 @@ pub(crate) struct Imports(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    imports: HashMap<u64, Weak<Trouble>>,
+    imports: HashMap<u64, Weak<DeferredErrors>>,
     /// Ended before the reply that granted them reached its thread.
     early: VecDeque<(u64, OpError)>,
 }
 
-impl Trouble {
+impl DeferredErrors {
     /// An error to be told now, if there is one. That of a posted send is told once.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), OpError> {
-        if self.any.load(Ordering::Acquire) { self.tell() } else { Ok(()) }
+        if self.any.load(Ordering::Acquire) { self.take() } else { Ok(()) }
     }
 
     /// Why the import has ended, if it has.
@@ -50,7 +50,7 @@ impl Trouble {
     }
 
     #[cold]
-    fn tell(&self) -> Result<(), OpError> {
+    fn take(&self) -> Result<(), OpError> {
         let mut state = self.lock();
         let posted = state.1.take();
         if state.0.is_none() {
@@ -75,12 +75,12 @@ impl Trouble {
 
 impl Imports {
     /// A new import.
-    pub(crate) fn add(&self, import: u64, trouble: &Arc<Trouble>) {
+    pub(crate) fn add(&self, import: u64, deferred: &Arc<DeferredErrors>) {
         let mut known = self.lock();
         if let Some((_, why)) = known.early.iter().find(|(early, _)| *early == import) {
-            trouble.note(Broken::Ended(*why));
+            deferred.note(Broken::Ended(*why));
         }
-        known.imports.insert(import, Arc::downgrade(trouble));
+        known.imports.insert(import, Arc::downgrade(deferred));
     }
 
     /// The import is given back.
@@ -88,13 +88,13 @@ impl Imports {
         self.lock().imports.remove(&import);
     }
 
-    /// News of an import.
-    pub(crate) fn tell(&self, import: u64, news: Broken) {
+    /// An import has ended, or a send through it has failed.
+    pub(crate) fn deliver(&self, import: u64, broken: Broken) {
         let mut known = self.lock();
-        if let Some(trouble) = known.imports.get(&import).and_then(Weak::upgrade) {
-            return trouble.note(news);
+        if let Some(deferred) = known.imports.get(&import).and_then(Weak::upgrade) {
+            return deferred.note(broken);
         }
-        if let Broken::Ended(why) = news {
+        if let Broken::Ended(why) = broken {
             if known.early.len() == BROKEN_EARLY_MAX {
                 known.early.pop_front();
             }
@@ -114,22 +114,22 @@ mod tests {
     #[test]
     fn a_failed_send_is_told_once_and_the_end_always() {
         let imports = Imports::default();
-        let trouble = Arc::new(Trouble::default());
-        imports.add(5, &trouble);
-        assert_eq!(trouble.check(), Ok(()));
-        imports.tell(5, Broken::Send(OpError::TooFragmented { max: 3 }));
-        assert_eq!(trouble.check(), Err(OpError::TooFragmented { max: 3 }));
-        assert_eq!(trouble.check(), Ok(()));
-        imports.tell(5, Broken::Ended(OpError::Revoked));
-        assert_eq!((trouble.check(), trouble.check()), (Err(OpError::Revoked), Err(OpError::Revoked)));
+        let deferred = Arc::new(DeferredErrors::default());
+        imports.add(5, &deferred);
+        assert_eq!(deferred.check(), Ok(()));
+        imports.deliver(5, Broken::Send(OpError::TooFragmented { max: 3 }));
+        assert_eq!(deferred.check(), Err(OpError::TooFragmented { max: 3 }));
+        assert_eq!(deferred.check(), Ok(()));
+        imports.deliver(5, Broken::Ended(OpError::Revoked));
+        assert_eq!((deferred.check(), deferred.check()), (Err(OpError::Revoked), Err(OpError::Revoked)));
     }
 
     #[test]
     fn an_end_that_comes_before_its_import_is_not_lost() {
         let imports = Imports::default();
-        imports.tell(7, Broken::Ended(OpError::OwnerDied));
-        let trouble = Arc::new(Trouble::default());
-        imports.add(7, &trouble);
-        assert_eq!(trouble.ended(), Some(OpError::OwnerDied));
+        imports.deliver(7, Broken::Ended(OpError::OwnerDied));
+        let deferred = Arc::new(DeferredErrors::default());
+        imports.add(7, &deferred);
+        assert_eq!(deferred.ended(), Some(OpError::OwnerDied));
     }
 }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! ```
-//! # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-lib").key(vmmc_node::KeySource::Plain))?;
+//! # use vmmc_node::{Embedded, KeySource, NodeConfig};
+//! # let node = Embedded::start(NodeConfig::new("doc-lib").key(KeySource::Plain))?;
 //! # let session = vmmc::Session::over(node.attach()?)?;
 //! // let session = vmmc::Session::attach()?;       // starts the user's node if none runs
 //! let export = session.export(4096).name("frames").create()?;

@@ -48,7 +48,7 @@ pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 
 /// Polls of a wait for descriptors between two that ask the kernel about them: a system call takes
 /// as long as some ten polls of memory.
-pub const DESCRIPTOR_LOOKS: u32 = 16;
+pub const DESCRIPTOR_POLLS: u32 = 16;
 
 /// First pause of an append that finds no room in its ring: about the time in which an owner that
 /// is at it takes some records.
@@ -101,7 +101,7 @@ pub const PEERS_BEFORE_SWEEP: usize = 64;
 pub const UNREAD_REPLIES_MAX: usize = 16;
 /// Calls kept for later when the control socket is full; further ones are dropped, and the node
 /// forgets their objects when the process leaves.
-pub const TELLS_KEPT_MAX: usize = 4096;
+pub const POSTED_CALLS_KEPT_MAX: usize = 4096;
 
 /// Lane that threads share when all others are taken.
 pub const SHARED_LANE: u32 = LANES as u32 - 1;

@@ -228,7 +228,7 @@ impl Mapped {
     }
 
     /// The state of the export, without a transfer.
-    pub(crate) fn look(&self) -> Result<(), Fault> {
+    pub(crate) fn probe(&self) -> Result<(), Fault> {
         self.through(|_| ())
     }
 

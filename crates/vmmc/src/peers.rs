@@ -41,7 +41,7 @@ pub(crate) struct Peers(Mutex<HashMap<(u64, u64), Arc<Peer>>>);
 
 impl Peers {
     /// The exporter behind the descriptors of a grant.
-    pub(crate) fn meet(
+    pub(crate) fn find_or_open(
         &self,
         gates: OwnedFd,
         bell: OwnedFd,
@@ -136,7 +136,7 @@ mod tests {
         let (sleeper, wake) = wake_pair().unwrap();
         let (_, gates) = GateTable::create().unwrap();
         let peers = Peers::default();
-        let peer = peers.meet(gates, for_readers, wake.share().unwrap(), None).unwrap();
+        let peer = peers.find_or_open(gates, for_readers, wake.share().unwrap(), None).unwrap();
         let woken = || {
             let mut fds = [PollFd::from_borrowed_fd(sleeper.as_fd(), PollFlags::IN)];
             let woken = poll(&mut fds, Some(&Timespec::default())).unwrap() > 0;

@@ -238,7 +238,7 @@ impl Shared {
         options: SendOptions,
         limit: &Limit<'_>,
     ) -> Result<bool, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let mut ticket = self.post_entries(offset, source, options, limit)?;
         let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
         self.core.release(hold);

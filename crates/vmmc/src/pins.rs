@@ -137,7 +137,7 @@ struct State {
     regions: Vec<Option<u32>>,
     listener: Listener,
     /// Unpinned here, and the node has not been told.
-    untold: Vec<Page>,
+    unreported: Vec<Page>,
     /// Frames to confirm when it has.
     unconfirmed: Vec<Frame>,
     /// Gone while a transfer that nobody waits for used them.
@@ -195,7 +195,7 @@ impl Default for Pins {
 }
 
 /// How a look at the tables ended.
-enum Look {
+enum Lookup {
     Pinned,
     Stale,
     AllHeld,
@@ -242,17 +242,17 @@ impl Pins {
             // Whether mappings change is asked before the news are looked at: a change that has
             // ended by then is among them.
             let asks = !state.trusting && matches!(body, Body::Send(_));
-            if asks && state.listener.space().is_changing() || state.listener.has_news() {
-                state.hear();
-                if state.listener.has_news() {
+            if asks && state.listener.space().is_changing() || state.listener.has_changes() {
+                state.apply_changes();
+                if state.listener.has_changes() {
                     continue;
                 }
             }
-            match state.look(core, pages, body, &deadline) {
-                Look::Pinned => return Some(pages),
-                Look::Never => return None,
-                Look::Stale => state.hear(),
-                Look::AllHeld => {
+            match state.look_up(core, pages, body, &deadline) {
+                Lookup::Pinned => return Some(pages),
+                Lookup::Never => return None,
+                Lookup::Stale => state.apply_changes(),
+                Lookup::AllHeld => {
                     drop(stage);
                     core.collect();
                     std::thread::yield_now();
@@ -296,7 +296,7 @@ impl Pins {
         };
         let space = state.listener.space();
         space.take(memory).map_err(|error| unpinnable(&error))?;
-        state.hear();
+        state.apply_changes();
         let pages = (memory.as_ptr() as usize / PAGE_BYTES) as u64..;
         let framed = |(index, page): (Page, u64)| space.frame(page).map(|frame| (index, frame));
         let pin: Option<Vec<(Page, Frame)>> = indices.iter().zip(pages).map(framed).collect();
@@ -310,7 +310,7 @@ impl Pins {
     /// Ends the pinning under these indices.
     pub(crate) fn unplace(&self, core: &Core, indices: Pages) {
         let run = PageRun { page: indices.first().number(), count: indices.count() as u32 };
-        core.tell(Call::Pin { unpin: vec![run], pin: Vec::new() });
+        core.post_call(Call::Pin { unpin: vec![run], pin: Vec::new() });
     }
 
     pub(crate) fn take_indices(&self, count: u32) -> Result<u32, u32> {
@@ -332,11 +332,11 @@ impl Pins {
     pub(crate) fn give_back(&self, core: &Core, pages: u64) {
         let Stage::Used(state) = &mut *self.lock() else { return };
         let mut given = Vec::new();
-        state.pinning.give_back(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);
+        state.pinning.evict(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);
         state.publish(core);
         let given: Vec<Page> = given.into_iter().map(|unpin| unpin.page).collect();
         for part in page_runs(given).chunks(RUNS_PER_CALL) {
-            core.tell(Call::Pin { unpin: part.to_vec(), pin: Vec::new() });
+            core.post_call(Call::Pin { unpin: part.to_vec(), pin: Vec::new() });
         }
     }
 
@@ -347,9 +347,9 @@ impl Pins {
         let Some(pages) = Pages::of_bytes(body.as_ptr() as u64, len as u64).filter(|_| len > 0) else { return Ok(()) };
         let Stage::Used(state) = &mut *self.lock() else { return Ok(()) };
         state.drop_pages(pages);
-        state.tell_node(core, core.default_deadline())?;
+        state.report_unpinned(core, core.default_deadline())?;
         state.listener.space().give_private(body)?;
-        state.hear();
+        state.apply_changes();
         // Their frames are not known to the node any more.
         state.listener.confirm(&std::mem::take(&mut state.unconfirmed));
         state.publish(core);
@@ -362,7 +362,7 @@ impl Pins {
         let Stage::Used(state) = &mut *self.lock() else { return };
         let done = state.listener.space().give_private(body);
         done.expect("memory for private copies of pages that a lost transfer may still write to");
-        state.hear();
+        state.apply_changes();
     }
 
     pub(crate) fn counters(&self) -> Counted {
@@ -391,7 +391,7 @@ impl State {
             arenas: Vec::new(),
             regions: Vec::new(),
             listener: space.listen(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             unconfirmed: Vec::new(),
             doomed: PageSet::new(),
             unfit: HashSet::new(),
@@ -403,44 +403,44 @@ impl State {
     }
 
     /// The user-level lookup, and what follows a miss.
-    fn look(&mut self, core: &Core, pages: Pages, body: &mut Body<'_>, deadline: &impl Fn() -> Deadline) -> Look {
+    fn look_up(&mut self, core: &Core, pages: Pages, body: &mut Body<'_>, deadline: &impl Fn() -> Deadline) -> Lookup {
         if !self.doomed.is_empty() && pages.iter().any(|page| self.doomed.contains(page)) {
-            return Look::Never;
+            return Lookup::Never;
         }
         if let Body::Fetch(bytes) = body {
             // It can look for itself, since it overwrites the memory: no system call.
             if !self.trusting && pages.iter().all(|page| self.pinning.is_pinned(page)) && !self.carries(pages, bytes) {
-                return Look::Stale;
+                return Lookup::Stale;
             }
         }
         if self.pinning.acquire(pages) {
             self.trace(core, pages, body.op());
             self.publish_lookups(core);
-            return Look::Pinned;
+            return Lookup::Pinned;
         }
         let look = self.pin(core, pages, body, deadline);
         self.publish(core);
         look
     }
 
-    fn pin(&mut self, core: &Core, pages: Pages, body: &Body<'_>, deadline: &impl Fn() -> Deadline) -> Look {
+    fn pin(&mut self, core: &Core, pages: Pages, body: &Body<'_>, deadline: &impl Fn() -> Deadline) -> Lookup {
         if self.pinning.limit().is_some_and(|limit| pages.count() > limit as u64) {
-            return Look::Never;
+            return Lookup::Never;
         }
         if self.unfit.contains(&pages.first().number()) {
-            return Look::Never;
+            return Lookup::Never;
         }
         if self.listener.space().take(body.bytes()).is_err() {
             if self.unfit.len() >= UNFIT_KEPT_MAX {
                 self.unfit.clear();
             }
             self.unfit.insert(pages.first().number());
-            return Look::Never;
+            return Lookup::Never;
         }
-        self.hear();
+        self.apply_changes();
         match self.pinning.room(pages) {
-            Err(MissError::AllHeld { .. }) => return Look::AllHeld,
-            Err(MissError::TooLong { .. }) => return Look::Never,
+            Err(MissError::AllHeld { .. }) => return Lookup::AllHeld,
+            Err(MissError::TooLong { .. }) => return Lookup::Never,
             Ok(()) => {}
         }
         self.pinning.lookup(pages);
@@ -449,9 +449,9 @@ impl State {
         let look = match self.pinning.miss(pages, &mut request) {
             Ok(()) if self.install(core, &request, deadline()) => {
                 self.pinning.hold(pages);
-                Look::Pinned
+                Lookup::Pinned
             }
-            _ => Look::Never,
+            _ => Lookup::Never,
         };
         self.request = request;
         look
@@ -467,7 +467,7 @@ impl State {
 
     /// Has the node do what was asked for; whether all that the transfer needs is pinned.
     fn install(&mut self, core: &Core, request: &PinRequest, deadline: Deadline) -> bool {
-        self.untold.extend(request.unpin.iter().map(|unpin| unpin.page));
+        self.unreported.extend(request.unpin.iter().map(|unpin| unpin.page));
         let space = self.listener.space();
         let framed = |page: &Page| space.frame(page.number()).map(|frame| (*page, frame));
         let pin: Vec<(Page, Frame)> = request.pin.iter().filter_map(framed).collect();
@@ -497,11 +497,11 @@ impl State {
                 Ok(0) => return Ok(()),
                 Ok(evict) => {
                     let mut given: Vec<Unpin> = Vec::new();
-                    self.pinning.give_back(evict as usize, &mut given);
+                    self.pinning.evict(evict as usize, &mut given);
                     if given.is_empty() {
                         return Err(None);
                     }
-                    self.untold.extend(given.iter().map(|unpin| unpin.page));
+                    self.unreported.extend(given.iter().map(|unpin| unpin.page));
                 }
                 Err(BufferError::Call { error, .. }) => return Err(Some(error)),
                 Err(_) => return Err(None),
@@ -512,8 +512,8 @@ impl State {
     /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go
     /// first.
     fn call_pin(&mut self, core: &Core, pin: Vec<PinRun>, deadline: Deadline) -> Result<u64, BufferError> {
-        let untold = std::mem::take(&mut self.untold);
-        let mut unpin = page_runs(untold.clone());
+        let unreported = std::mem::take(&mut self.unreported);
+        let mut unpin = page_runs(unreported.clone());
         // What does not fit one call goes in calls of its own.
         while unpin.len() > RUNS_PER_CALL {
             let part = unpin.split_off(unpin.len() - RUNS_PER_CALL);
@@ -530,14 +530,14 @@ impl State {
                 }
             }
             Err(error) => {
-                self.untold.extend(untold);
+                self.unreported.extend(unreported);
                 Err(call_failed(len, error))
             }
         }
     }
 
-    fn tell_node(&mut self, core: &Core, deadline: Deadline) -> Result<(), BufferError> {
-        if self.untold.is_empty() { Ok(()) } else { self.call_pin(core, Vec::new(), deadline).map(drop) }
+    fn report_unpinned(&mut self, core: &Core, deadline: Deadline) -> Result<(), BufferError> {
+        if self.unreported.is_empty() { Ok(()) } else { self.call_pin(core, Vec::new(), deadline).map(drop) }
     }
 
     /// The pages as runs in regions that the node knows.
@@ -595,7 +595,7 @@ impl State {
     }
 
     /// Takes notice of memory that was unmapped or moved.
-    fn hear(&mut self) {
+    fn apply_changes(&mut self) {
         for (page, frame) in self.listener.gone() {
             self.unfit.clear();
             self.unconfirmed.push(frame);
@@ -612,7 +612,7 @@ impl State {
         if let Some((process, tracer)) = self.tracer.as_ref().filter(|_| !gone.is_empty()) {
             gone.iter().for_each(|unpin| tracer.unmapped(*process, Pages::one(unpin.page)));
         }
-        self.untold.extend(gone.iter().map(|unpin| unpin.page));
+        self.unreported.extend(gone.iter().map(|unpin| unpin.page));
         for page in pages.iter().filter(|page| self.pinning.is_pinned(*page)) {
             self.doomed.insert(page);
         }

@@ -62,8 +62,9 @@ impl Export {
     /// let export = session.export(1 << 20).redirectable(true).create()?;
     /// let buffer = session.buffer(1 << 20)?;
     /// // Receive buffers for 1,024 messages of 1 KiB, posted ahead.
+    /// let places = (0..1024).map(|at| at * 1024);
     /// let posted: Result<Vec<_>, _> =
-    ///     (0..1024).map(|at| at * 1024).map(|at| export.post_redirect(at..at + 1024, &buffer, at)).collect();
+    ///     places.map(|at| export.post_redirect(at..at + 1024, &buffer, at)).collect();
     /// for redirection in posted? {
     ///     redirection.wait()?;
     /// }

@@ -56,7 +56,7 @@ impl Drop for Registered {
             regions.remove(&self.region.address());
         }
         drop(regions);
-        core.tell(Call::ReleaseRegion { region: self.id });
+        core.post_call(Call::ReleaseRegion { region: self.id });
     }
 }
 

@@ -17,7 +17,8 @@ use vmmc_nic::{ExportId, RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_
 /// free, so one that sends without end leaves room for the others.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-ring").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-ring").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{AppendOptions, Rights};
 /// let mut ring = session.ring(64 << 10).name("inbox").create()?;

@@ -156,7 +156,7 @@ impl<'a> Sending<'a> {
 
     /// Posts all but the last part, and that too if nothing stands before it.
     pub(crate) fn start(&mut self, shared: &Shared, limit: &Limit<'_>) -> Result<(), TransferError> {
-        shared.check_trouble()?;
+        shared.check_deferred()?;
         while self.rest.len() > 1 {
             let Some(part) = self.rest.pop_front() else { break };
             self.post(shared, part, limit);
@@ -323,7 +323,7 @@ impl Shared {
             return sending.wait(self, limit).map(drop);
         }
         // One command is the usual case.
-        self.check_trouble()?;
+        self.check_deferred()?;
         let Some((mut ticket, pages)) = self.post_pages(offset, bytes, lent, options, limit)? else {
             return self.send_engine(offset, bytes, options);
         };

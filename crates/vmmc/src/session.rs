@@ -40,7 +40,8 @@ const DEFAULT_NODE: &str = "default";
 /// last export, import and buffer made with it.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-session").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// let export = session.export(4096).name("words").create()?;
 /// session.import("words").open()?.send(0, b"one")?;
@@ -319,7 +320,7 @@ impl Session {
     /// send from [`Pinned`](crate::Pinned) memory. Nothing is pinned before it is used.
     pub fn lend<'a>(&self, memory: &'a [u8]) -> Lent<'a> {
         if let Ok(space) = PinSpace::of_process() {
-            space.hear();
+            space.synchronize();
         }
         Lent(memory)
     }
@@ -352,7 +353,8 @@ impl Session {
     /// this node can map it.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session-export").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-session-export").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// let export = session.export(1 << 20).name("pixels").notify(true).create()?;
     /// assert_eq!((export.len(), export.name()), (1 << 20, Some("pixels")));
@@ -394,13 +396,15 @@ impl Session {
     /// Imports by name.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session-import").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-session-import").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use std::time::Duration;
     /// use vmmc::Rights;
     /// let export = session.export(4096).name("later").create()?;
     /// // The name of an export that somebody will make; with the right for atomic operations.
-    /// let import = session.import("later").rights(Rights::ALL).wait(Duration::from_secs(5)).open()?;
+    /// let later = session.import("later").rights(Rights::ALL);
+    /// let import = later.wait(Duration::from_secs(5)).open()?;
     /// assert_eq!(import.export_id(), export.id());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -31,7 +31,8 @@ use vmmc_host::Region;
 /// `'a` is how long a posted send borrows the source: `'static` where it does not.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-source").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-source").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Gather, Pinned};
 /// let export = session.export(1 << 20).name("pixels").create()?;
@@ -60,7 +61,8 @@ pub trait Source<'a>: Sealed<'a> {}
 /// written any more.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-pinned").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-pinned").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Pinned, SendOptions};
 /// let export = session.export(1 << 20).name("frames").create()?;

@@ -24,7 +24,8 @@ use std::ops::Range;
 /// | [`AnyTarget`] | one of them, chosen at run time |
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-target").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-target").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Pinned, Scatter};
 /// let export = session.export(1 << 20).name("table").create()?;
@@ -66,7 +67,8 @@ pub trait Target: Sealed {}
 /// ```
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-post-target").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-post-target").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// let export = session.export(4096).name("answer").create()?;
 /// export.write(0, b"42")?;

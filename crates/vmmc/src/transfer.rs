@@ -26,7 +26,8 @@ use vmmc_host::Deadline;
 /// from the node and freed.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-transfer").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-transfer").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{SendOptions, Transfer};
 /// let export = session.export(4096).name("mail").create()?;

@@ -80,7 +80,8 @@ impl Session {
     /// are ready.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-any").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-any").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use std::os::fd::AsFd;
     /// use vmmc::{SendOptions, WaitFor};

@@ -6,7 +6,7 @@
 //! deliverer takes to notify. Descriptors of the caller's are in the poll of whoever waits for
 //! them, the sleeper's or a follower's own.
 
-use crate::limits::{DESCRIPTOR_LOOKS, STEPPED_SLICE};
+use crate::limits::{DESCRIPTOR_POLLS, STEPPED_SLICE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +46,7 @@ pub(crate) fn wait_sliced<T>(
 pub(crate) struct Descriptors<'a> {
     fds: RefCell<Vec<PollFd<'a>>>,
     /// Looks before the next one that asks.
-    looks: Cell<u32>,
+    polls_left: Cell<u32>,
     /// What it begins at.
     every: u32,
 }
@@ -54,23 +54,23 @@ pub(crate) struct Descriptors<'a> {
 impl<'a> Descriptors<'a> {
     /// For waits of this waiter, whose steps ask the kernel anyway.
     pub(crate) fn new(fds: Vec<PollFd<'a>>, waiter: &Waiter) -> Descriptors<'a> {
-        let every = if waiter.steps() { 0 } else { DESCRIPTOR_LOOKS };
-        Descriptors { fds: RefCell::new(fds), looks: Cell::new(0), every }
+        let every = if waiter.steps() { 0 } else { DESCRIPTOR_POLLS };
+        Descriptors { fds: RefCell::new(fds), polls_left: Cell::new(0), every }
     }
 
     /// The place of the first one that is ready, in error or hung up. It may be found some looks
     /// late.
     pub(crate) fn first_ready(&self) -> Option<usize> {
-        let left = self.looks.get();
+        let left = self.polls_left.get();
         if left > 0 {
-            self.looks.set(left - 1);
+            self.polls_left.set(left - 1);
             return None;
         }
-        self.looks.set(self.every);
+        self.polls_left.set(self.every);
         let mut fds = self.fds.borrow_mut();
         let found = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
         let place = found.then(|| fds.iter().position(|fd| !fd.revents().is_empty())).flatten();
-        place.inspect(|_| self.looks.set(0))
+        place.inspect(|_| self.polls_left.set(0))
     }
 
     /// Blocks until `wake`, or one of them, may be ready. Says whether the others are.
@@ -79,7 +79,7 @@ impl<'a> Descriptors<'a> {
         let mut all: Vec<PollFd<'_>> = own.chain(self.fds.borrow().iter().cloned()).collect();
         // An interrupted or failed poll is an early return; the caller looks again.
         let ready = poll(&mut all, Some(&timespec(left))).is_ok();
-        self.looks.set(0);
+        self.polls_left.set(0);
         all[..wake.len()].iter().map(|fd| ready && !fd.revents().is_empty()).collect()
     }
 }

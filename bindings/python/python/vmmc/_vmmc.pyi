@@ -4,7 +4,7 @@ the session's.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, final
 
 from typing_extensions import Buffer as _HasBuffer
 
@@ -14,6 +14,7 @@ __all__ = [
     "Binding",
     "Buffer",
     "BufferRange",
+    "Continuations",
     "Event",
     "Export",
     "Handler",
@@ -58,7 +59,17 @@ _Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
 class _HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
-_Awaited: TypeAlias = "Session | Export | Ring | Transfer | Redirection | Word | Writable | int | _HasDescriptor"
+_OfSession: TypeAlias = "Session | Export | Ring | Transfer | Continuations | Redirection | Word"
+_Awaited: TypeAlias = "_OfSession | Writable | int | _HasDescriptor"
+
+class _Condition(TypedDict, total=False):
+    """What a word must be: all that are given."""
+
+    equal: int | None
+    not_equal: int | None
+    at_least: int | None
+    at_most: int | None
+    any_bit: int | None
 
 @final
 class Session:
@@ -158,9 +169,12 @@ class Session:
 
         A thing is this session (a notification of any export without a handler of its own), an
         Export (a notification of it), a vmmc.Word, a Ring (a record), a Transfer or Redirection (it
-        is over, in whatever way), a descriptor or an object with fileno() (readable), or a
-        vmmc.Writable. Leave descriptors open meanwhile.
+        is over, in whatever way), Continuations (one is over, which their run() then calls), a
+        descriptor or an object with fileno() (readable), or a vmmc.Writable. Leave descriptors open
+        meanwhile.
         """
+    def continuations(self) -> Continuations:
+        """A list of functions that follow the ends of transfers of this session; empty."""
     def take_notification(self) -> Notification | None:
         """A notification if one is there."""
     def on_notification(self, function: Callable[[Notification], object]) -> Handler:
@@ -219,12 +233,8 @@ class Export:
         self,
         offset: int,
         *,
-        equal: int | None = None,
-        not_equal: int | None = None,
-        at_least: int | None = None,
-        at_most: int | None = None,
-        any_bit: int | None = None,
         timeout: float | None = None,
+        **condition: Unpack[_Condition],
     ) -> int:
         """Waits until an aligned 64-bit word satisfies all conditions given; gives it."""
     def wait_notification(self, timeout: float | None = None) -> Notification:
@@ -422,22 +432,37 @@ class Transfer:
         """Waits for it; gives the bytes moved. May be called again after vmmc.TimedOut."""
 
 @final
+class Continuations:
+    """Transfers under way, each with a function for its end; Session.continuations makes it.
+
+    There is no thread: the functions are called in run and wait, by the thread that calls these.
+    len() is how many were not called, so that `while all: all.wait()` sees to all of them. What was
+    not called when this object goes is not called any more.
+    """
+
+    def add(self, transfer: Transfer, function: Callable[[Transfer], object]) -> None:
+        """Calls function(transfer) when the transfer is over: then its wait() gives the bytes moved
+        or raises its error, at once. Until then the transfer cannot be asked (vmmc.Busy). The
+        function may add others.
+        """
+    def run(self) -> int:
+        """Calls the functions of all transfers that are over, and not of those that they add; says
+        how many. Steps an embedded node; never waits. What a function raises comes out of this, and
+        the next call calls those that are left.
+        """
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits until a transfer is over, and calls functions as run does; 0 only if there are no
+        transfers.
+        """
+    def __len__(self) -> int: ...
+
+@final
 class Word:
     """An aligned 64-bit word of an export that satisfies all conditions given, as something for
     Session.wait_any to wait for.
     """
 
-    def __new__(
-        cls,
-        export: Export,
-        offset: int,
-        *,
-        equal: int | None = None,
-        not_equal: int | None = None,
-        at_least: int | None = None,
-        at_most: int | None = None,
-        any_bit: int | None = None,
-    ) -> Word: ...
+    def __new__(cls, export: Export, offset: int, **condition: Unpack[_Condition]) -> Word: ...
 
 @final
 class Writable:

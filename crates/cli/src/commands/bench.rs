@@ -11,7 +11,7 @@ use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
-    AppendBy, AtomicOp, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
+    AppendBy, AtomicOp, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
 };
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
@@ -121,8 +121,13 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
         What::Bandwidth => plain(Vmmc::Bandwidth),
         What::Import => plain(Vmmc::Import),
         What::Fetch => {
-            let send = key(&format!("{}-send", line.series), line.path.name(), size);
-            [plain(Vmmc::Fetch), vec![(send, Vmmc::Latency)]].concat()
+            let named = |what: &str| key(&format!("{}-{what}", line.series), line.path.name(), size);
+            vec![
+                (key(line.series, line.path.name(), size), Vmmc::Fetch),
+                (named("send"), Vmmc::Latency),
+                (named("16"), Vmmc::Fetches { by: EndsBy::Handles }),
+                (named("16-continued"), Vmmc::Fetches { by: EndsBy::Continuations }),
+            ]
         }
         What::Atomic => vec![
             with_op("fetch-add", Vmmc::Atomic { op: AtomicOp::FetchAdd }),

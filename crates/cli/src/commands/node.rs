@@ -264,7 +264,7 @@ struct Listed {
 }
 
 fn list(json: bool) -> Result<(), Failure> {
-    let nodes: Vec<Listed> = listening_nodes().into_iter().map(|(uid, name)| look_at(uid, name)).collect();
+    let nodes: Vec<Listed> = listening_nodes().into_iter().map(|(uid, name)| query(uid, name)).collect();
     if json {
         return crate::output_json(&serde_json::json!({ "nodes": nodes }));
     }
@@ -287,7 +287,7 @@ fn list(json: bool) -> Result<(), Failure> {
 }
 
 /// Asks a node of our own about itself; those of others are only named.
-fn look_at(uid: u32, name: String) -> Listed {
+fn query(uid: u32, name: String) -> Listed {
     let (pid, sealed, release) = (None, None, None);
     let mut listed = Listed { name, known_as: None, uid, pid, listen: vec![], sealed, processes: 0, release };
     if uid != own_uid() {

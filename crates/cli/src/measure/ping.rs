@@ -12,7 +12,7 @@ use super::side::Side;
 use super::stats::Sample;
 use crate::limits::{
     BATCH_BELOW, BATCH_TRIPS, CALIBRATION_TRIPS, MESSAGES_MAX, MESSAGES_MIN, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN,
-    SPINS_A_LOOK, SPINS_A_YIELD, WARM_UP_PERCENT,
+    SPINS_A_POLL, SPINS_A_YIELD, WARM_UP_PERCENT,
 };
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub(crate) trait Flow {
 /// The leader's side of a ping-pong: half the round trip.
 pub(crate) fn lead_pings<P: Ping>(pings: &mut P, side: &Side, budget: Duration) -> Result<Sample, TaskError> {
     let mut number = 0;
-    side.tell(&CALIBRATION_TRIPS)?;
+    side.send(&CALIBRATION_TRIPS)?;
     let mut trips = Vec::new();
     for _ in 0..CALIBRATION_TRIPS {
         trips.push(timed(|| round_trips(pings, &mut number, 1))?);
@@ -45,13 +45,13 @@ pub(crate) fn lead_pings<P: Ping>(pings: &mut P, side: &Side, budget: Duration) 
     let batch = if trip < BATCH_BELOW { BATCH_TRIPS } else { 1 };
     let samples = fit(budget, trip * batch as u32, SAMPLES_MIN, SAMPLES_MAX);
     let warm_up = samples * batch * WARM_UP_PERCENT / 100;
-    side.tell(&(warm_up + samples * batch))?;
+    side.send(&(warm_up + samples * batch))?;
     round_trips(pings, &mut number, warm_up)?;
     let mut times = Vec::with_capacity(samples as usize);
     for _ in 0..samples {
         times.push(timed(|| round_trips(pings, &mut number, batch))?.as_nanos() as f64);
     }
-    side.tell(&0u64)?;
+    side.send(&0u64)?;
     Ok(Sample::latency(&mut times, batch as f64 * 2.0).expect("at least SAMPLES_MIN samples were taken"))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn lead_pings<P: Ping>(pings: &mut P, side: &Side, budget: Duration) 
 pub(crate) fn follow_pings<P: Ping>(pings: &mut P, side: &Side) -> Result<(), TaskError> {
     let mut number = 0;
     loop {
-        let count: u64 = side.hear()?;
+        let count: u64 = side.receive()?;
         if count == 0 {
             return Ok(());
         }
@@ -84,7 +84,7 @@ fn round_trips<P: Ping>(pings: &mut P, number: &mut u64, count: u64) -> Result<(
 /// The leader's side of a stream: bytes a second until the follower has all.
 pub(crate) fn lead_flow<F: Flow>(flow: &mut F, side: &Side, size: u64, budget: Duration) -> Result<Sample, TaskError> {
     let mut push = |count: u64| {
-        side.tell(&count)?;
+        side.send(&count)?;
         timed(|| flow.push(count))
     };
     // The first message touches all pages. Then more and more, until it takes long enough to tell
@@ -103,14 +103,14 @@ pub(crate) fn lead_flow<F: Flow>(flow: &mut F, side: &Side, size: u64, budget: D
         count = fit(budget, each(taken, count), MESSAGES_MIN, MESSAGES_MAX);
         taken = push(count)?;
     }
-    side.tell(&0u64)?;
+    side.send(&0u64)?;
     Ok(Sample::Bandwidth { bytes_per_s: (count * size) as f64 / taken.as_secs_f64().max(1e-9) })
 }
 
 /// The follower's side of a stream.
 pub(crate) fn follow_flow<F: Flow>(flow: &mut F, side: &Side) -> Result<(), TaskError> {
     loop {
-        match side.hear::<u64>()? {
+        match side.receive::<u64>()? {
             0 => return Ok(()),
             count => flow.pull(count)?,
         }
@@ -158,7 +158,7 @@ fn fit(budget: Duration, each: Duration, min: u64, max: u64) -> u64 {
 pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskError> {
     let mut start = None;
     loop {
-        for _ in 0..SPINS_A_LOOK {
+        for _ in 0..SPINS_A_POLL {
             if ready() {
                 return Ok(());
             }

@@ -18,23 +18,23 @@ impl Side {
         Side(channel)
     }
 
-    /// Tells the other worker something.
-    pub(crate) fn tell<T: Serialize>(&self, what: &T) -> Result<(), TaskError> {
-        self.tell_with(what, &[])
+    /// Sends the other worker a value.
+    pub(crate) fn send<T: Serialize>(&self, what: &T) -> Result<(), TaskError> {
+        self.send_with(what, &[])
     }
 
-    /// Tells the other worker something and passes descriptors.
-    pub(crate) fn tell_with<T: Serialize>(&self, what: &T, fds: &[BorrowedFd<'_>]) -> Result<(), TaskError> {
+    /// Sends the other worker a value and passes descriptors.
+    pub(crate) fn send_with<T: Serialize>(&self, what: &T, fds: &[BorrowedFd<'_>]) -> Result<(), TaskError> {
         Ok(self.0.send(&control::encode(what), fds, Deadline::after(PARTNER_WAIT))?)
     }
 
-    /// What the other worker says next.
-    pub(crate) fn hear<T: for<'a> Deserialize<'a>>(&self) -> Result<T, TaskError> {
-        Ok(self.hear_with()?.0)
+    /// The next value of the other worker.
+    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(&self) -> Result<T, TaskError> {
+        Ok(self.receive_with()?.0)
     }
 
-    /// What the other worker says next, with descriptors.
-    pub(crate) fn hear_with<T: for<'a> Deserialize<'a>>(&self) -> Result<(T, Vec<OwnedFd>), TaskError> {
+    /// The next value of the other worker, with descriptors.
+    pub(crate) fn receive_with<T: for<'a> Deserialize<'a>>(&self) -> Result<(T, Vec<OwnedFd>), TaskError> {
         let (bytes, fds) = self.0.receive(Deadline::after(PARTNER_WAIT))?;
         let what = control::decode(&bytes).map_err(|e| TaskError::Protocol(e.to_string()))?;
         Ok((what, fds))

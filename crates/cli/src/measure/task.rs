@@ -105,6 +105,11 @@ pub(crate) enum Vmmc {
     Bandwidth,
     /// Remote fetch: call to data.
     Fetch,
+    /// Several remote fetches at once: first call to the data of all.
+    Fetches {
+        /// How their ends are found.
+        by: EndsBy,
+    },
     /// Remote atomic operation: call to old value.
     Atomic {
         /// Which.
@@ -139,6 +144,15 @@ pub(crate) enum Vmmc {
         /// They are withdrawn.
         withdraw: bool,
     },
+}
+
+/// How the ends of several transfers are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EndsBy {
+    /// By a wait for the handle of each.
+    Handles,
+    /// By continuations.
+    Continuations,
 }
 
 /// 64-bit operations.

@@ -108,7 +108,7 @@ impl Bed {
     /// With a node in this process.
     fn embedded() -> Result<Bed, Failure> {
         let mut config = NodeConfig::new(&format!("bench-utlb-{}", std::process::id())).key(KeySource::Plain);
-        config.keeper = false;
+        config.poller = false;
         let node = Embedded::start(config).map_err(Failure::new)?;
         let attach = || Session::over(node.attach().map_err(Failure::new)?).map_err(Failure::from);
         let sessions = [attach()?, attach()?, attach()?, attach()?];

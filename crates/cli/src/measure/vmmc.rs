@@ -64,8 +64,8 @@ impl Attached {
             Setting::Embedded(order) => {
                 let node = Embedded::start(temporary_node(order)?).map_err(TaskError::vmmc)?;
                 let address = node.addresses().first().map(SocketAddr::to_string);
-                side.tell(&address)?;
-                let other = side.hear()?;
+                side.send(&address)?;
+                let other = side.receive()?;
                 let attachment = node.attach().map_err(TaskError::vmmc)?;
                 let builder = Session::builder().timeout(PARTNER_WAIT);
                 let session = builder.over(attachment).map_err(TaskError::vmmc)?;
@@ -92,6 +92,7 @@ impl Attached {
             }
             Vmmc::Bandwidth => flow::measure(self, task, side),
             Vmmc::Fetch => once::fetch(self, task),
+            Vmmc::Fetches { by } => once::fetches(self, task, *by),
             Vmmc::Atomic { op } => once::atomic(self, task, *op),
             Vmmc::Import => once::import(self, task),
             Vmmc::Append { by } => many::append(self, task, *by),
@@ -148,7 +149,7 @@ impl Attached {
 /// Waits until the last message has arrived, so that giving the import back does not overtake it.
 /// The other side may have ended its export as soon as it saw the message: then the flush is
 /// refused, and the message has arrived all the same.
-fn settle(import: &Import) {
+fn flush_last(import: &Import) {
     let _ = import.flush();
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn run(core: Option<usize>) -> Result<(), Failure> {
     }
     let orders = channel_to_coordinator()?;
     let by_hand = || Failure::Usage("this command is started by `vmmc bench` and `vmmc demo` only".into());
-    let (first, mut fds) = hear(&orders).map_err(|_| by_hand())?;
+    let (first, mut fds) = receive_order(&orders).map_err(|_| by_hand())?;
     match (first, fds.pop()) {
         (Order::Meet(setting), Some(side)) => serve(&orders, &setting, Side::over(Channel::from_fd(side))),
         (Order::Node(node), None) => run_node(&orders, &node),
@@ -42,7 +42,7 @@ fn serve(orders: &Channel, setting: &Setting, side: Side) -> Result<(), Failure>
     answer(orders, &Answer::Met)?;
     let worker = Worker { side, attached };
     loop {
-        let outcome = match hear(orders)? {
+        let outcome = match receive_order(orders)? {
             (Order::Run(task), fds) => worker.measure(&task, fds).map(Answer::Done),
             (Order::Move(order), _) => worker.attached().and_then(|a| {
                 // A coordinator that does not listen is gone, and we end with it.
@@ -90,7 +90,7 @@ fn exit_when_closed(fd: &OwnedFd) -> ! {
     }
 }
 
-fn hear(orders: &Channel) -> Result<(Order, Vec<OwnedFd>), Failure> {
+fn receive_order(orders: &Channel) -> Result<(Order, Vec<OwnedFd>), Failure> {
     loop {
         match orders.receive(Deadline::after(Duration::from_secs(3600))) {
             Err(ChannelError::TimedOut) => {}

@@ -19,7 +19,7 @@ const SEGV_MAPERR: c_int = 1;
 /// Of `si_code`: no right to it.
 const SEGV_ACCERR: c_int = 2;
 /// Time between two looks for room for a request, ns: all of them wait for other answers.
-const NAP_NS: u64 = 50_000;
+const SLEEP_NS: u64 = 50_000;
 
 /// What was installed before.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
@@ -68,7 +68,7 @@ pub(super) fn this_thread_answers(does: bool) {
     ANSWERING.store(if does { thread_id() } else { 0 }, Ordering::SeqCst);
 }
 
-fn thread_id() -> i32 {
+pub(super) fn thread_id() -> i32 {
     // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
@@ -119,6 +119,10 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
         explain(address, "this process is a fork of the one that serves it");
         return false;
     }
+    // It was refused there, and the page closed.
+    if RANGES.is_window(range) {
+        return false;
+    }
     let thread = thread_id();
     if thread == ANSWERING.load(Ordering::SeqCst) {
         explain(address, "the thread that answers page faults met it, and cannot wait for itself");
@@ -132,7 +136,7 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
                 explain(address, "too many threads wait for answers to page faults");
                 return false;
             }
-            None => nap(),
+            None => timed_sleep(),
         }
     };
     // The thread may have looked for the last time before there was a request.
@@ -153,8 +157,8 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
     }
 }
 
-fn nap() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS as libc::c_long };
+fn timed_sleep() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS as libc::c_long };
     // SAFETY: the time lives as long as the call; nobody wants to know what is left of it.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
@@ -227,8 +231,17 @@ unsafe fn end_by(signal: c_int, info: *mut siginfo_t) {
     }
 }
 
+/// Ends the process by SIGSEGV, from whatever thread.
+pub(super) fn end_process() {
+    // SAFETY: the default is always a valid disposition, and the signal goes to this process.
+    unsafe {
+        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        libc::kill(libc::getpid(), libc::SIGSEGV);
+    }
+}
+
 /// Says on standard error why a page fault of a served range ends as an error.
-fn explain(address: usize, why: &str) {
+pub(super) fn explain(address: usize, why: &str) {
     let mut line = [0u8; 160];
     let mut used = 0;
     let mut digits = [0u8; 16];

@@ -21,6 +21,8 @@ pub(super) struct Owned {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) deadline_ns: u64,
+    /// Its faults come by a userfaultfd.
+    pub(super) is_window: bool,
 }
 
 struct Slot {
@@ -29,6 +31,7 @@ struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
     deadline_ns: AtomicU64,
+    is_window: AtomicBool,
 }
 
 pub(super) struct Ranges {
@@ -48,6 +51,7 @@ impl Ranges {
                     start: AtomicUsize::new(0),
                     end: AtomicUsize::new(0),
                     deadline_ns: AtomicU64::new(0),
+                    is_window: AtomicBool::new(false),
                 }
             }; FAULT_RANGES_MAX],
             used: AtomicUsize::new(0),
@@ -65,6 +69,7 @@ impl Ranges {
         slot.start.store(owned.start, SeqCst);
         slot.end.store(owned.end, SeqCst);
         slot.deadline_ns.store(owned.deadline_ns, SeqCst);
+        slot.is_window.store(owned.is_window, SeqCst);
         slot.id.store(id, SeqCst);
         self.used.fetch_max(at + 1, SeqCst);
         true
@@ -86,6 +91,10 @@ impl Ranges {
         })
     }
 
+    pub(super) fn is_window(&self, id: u64) -> bool {
+        self.used().iter().filter_map(Slot::read).any(|(of, owned)| of == id && owned.is_window)
+    }
+
     pub(super) fn overlaps(&self, new: &Owned) -> bool {
         self.used().iter().filter_map(Slot::read).any(|(_, old)| old.start < new.end && new.start < old.end)
     }
@@ -100,6 +109,7 @@ impl Slot {
             start: self.start.load(SeqCst),
             end: self.end.load(SeqCst),
             deadline_ns: self.deadline_ns.load(SeqCst),
+            is_window: self.is_window.load(SeqCst),
         };
         (id != 0 && self.id.load(SeqCst) == id).then_some((id, owned))
     }

@@ -43,7 +43,7 @@ pub(super) fn register() -> bool {
 extern "C" fn prepare() {
     let Some(space) = spaces() else { return };
     let mut state = space.lock();
-    space.settle(&mut state);
+    space.apply_changes(&mut state);
     let own = own_stack();
     let mut runs = state.runs();
     // A page of our own stack cannot be copied under our feet: it stays uninherited, and a child

@@ -9,16 +9,14 @@
 //! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked
 //! for, since the watched pages are reserved and locked.
 
-use crate::fault::descriptor::{Descriptor, Mode, feature};
+use crate::fault::descriptor::{Descriptor, MESSAGE_BYTES, Mode, feature};
 use crate::region::RegionError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::limits::{WATCH_EVENTS_MAX, WATCH_SETTLE_TIME};
-
-const MESSAGE_BYTES: usize = 32;
+use crate::limits::{WATCH_DRAIN_TIME, WATCH_EVENTS_MAX};
 
 /// What happened to a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Watch {
 
     /// Watches a range of shared pages.
     pub(super) fn add(&self, start: usize, len: usize) -> Result<(), RegionError> {
-        self.fd.register(start, len, Mode::Missing).map_err(failed)
+        self.fd.register(start, len, &[Mode::Missing]).map_err(failed)
     }
 
     /// No longer watches a range: changes of it are ours.
@@ -78,7 +76,7 @@ impl Watch {
 
     /// Whether something was read, or is being read, that nobody has taken.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         self.reading.load(Ordering::SeqCst)
             || self.made.load(Ordering::SeqCst) != self.taken.load(Ordering::SeqCst)
             || self.lost.load(Ordering::Relaxed)
@@ -86,8 +84,8 @@ impl Watch {
 
     /// Waits until every change that began before this call is in the log; false if that takes too
     /// long.
-    pub(super) fn settle(&self) -> bool {
-        let until = Instant::now() + WATCH_SETTLE_TIME;
+    pub(super) fn drain(&self) -> bool {
+        let until = Instant::now() + WATCH_DRAIN_TIME;
         while self.is_changing() || self.reading.load(Ordering::SeqCst) {
             if Instant::now() > until {
                 return false;
@@ -97,7 +95,7 @@ impl Watch {
         true
     }
 
-    /// The oldest entry, which counts as news until [`done`](Watch::done). One caller at a time.
+    /// The oldest entry, which counts as new until [`done`](Watch::done). One caller at a time.
     pub(super) fn next(&self) -> Option<Change> {
         if self.lost.load(Ordering::SeqCst) {
             return Some(Change::Lost);

@@ -52,6 +52,12 @@ impl Table {
         None
     }
 
+    /// The first byte of a range that has memory.
+    pub(super) fn first_filled(&self, range: &Range<u64>) -> Option<u64> {
+        let reaching_in = self.at(range.start).map(|_| range.start);
+        reaching_in.or_else(|| self.0.range(range.clone()).next().map(|(at, _)| *at))
+    }
+
     /// Removes all that lies in a range, cutting the pieces that reach beyond it.
     pub(super) fn take(&mut self, range: &Range<u64>) -> Vec<(u64, Piece)> {
         self.cut(range.start);

@@ -10,7 +10,7 @@ use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PATH_MTUS_MAX, PEERS_MAX};
 use crate::peer::{Attempt, Peer};
 use crate::slab::Key;
-use crate::tables::{Grant, Lead, Via, Wait, WaitAt, WaitFor};
+use crate::tables::{Grant, Route, SessionId, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 
 impl Engine {
@@ -82,8 +82,8 @@ impl Engine {
     }
 
     pub(super) fn mtu_of(&self, addr: SocketAddr) -> usize {
-        let told = self.path_mtus.iter().find(|(at, _)| *at == addr);
-        told.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
+        let known = self.path_mtus.iter().find(|(at, _)| *at == addr);
+        known.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
     }
 
     pub(super) fn peer_at(&self, addr: SocketAddr) -> Option<u16> {
@@ -176,12 +176,12 @@ impl Engine {
         if let Some(peer) = self.peer_mut(index) {
             peer.attempt = Some(attempt);
         }
-        self.say_hello(now, index);
+        self.send_hello(now, index);
         self.arm(index);
     }
 
     /// Sends the hello of an attempt (again), each time on the next path.
-    pub(super) fn say_hello(&mut self, now: Time, index: u16) {
+    pub(super) fn send_hello(&mut self, now: Time, index: u16) {
         let Some(peer) = self.peer_mut(index) else { return };
         let paths = peer.paths.len();
         let Some(attempt) = peer.attempt.as_mut() else { return };
@@ -214,7 +214,7 @@ impl Engine {
             self.fail_waits_at(index, why);
             self.retire_peer(index);
         }
-        self.settle_name_waits(now, why);
+        self.fail_hopeless_name_waits(now, why);
     }
 
     /// Says with the error what somebody at the peer's address has said about it.
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     /// Asks for what a wait waits for through a session, when its turn comes.
-    pub(super) fn ask(&mut self, now: Time, key: Key<Wait>, via: Via) {
+    pub(super) fn ask(&mut self, now: Time, key: Key<Wait>, via: SessionId) {
         let Some(wait) = self.tables.waits.get_mut(key) else { return };
         let by = match &mut wait.what {
             WaitFor::Ping { by: PingBy::Driver(uid), sent, .. } => {
@@ -311,8 +311,9 @@ impl Engine {
         self.arm(via.peer);
     }
 
-    /// No handshake is under way that could tell the name these wait for.
-    pub(super) fn settle_name_waits(&mut self, _now: Time, why: ImportError) {
+    /// Fails the waits for a node by its name, unless a handshake that may tell the name is under
+    /// way.
+    pub(super) fn fail_hopeless_name_waits(&mut self, _now: Time, why: ImportError) {
         let trying = self.peers.iter().flatten().any(|peer| peer.attempt.is_some() && peer.session.is_none());
         if trying || self.name_waits.is_empty() {
             return;
@@ -359,13 +360,13 @@ impl Engine {
         self.retire_peer(index);
     }
 
-    fn drop_what_went_through(&mut self, via: Via, why: OpError) {
+    fn drop_what_went_through(&mut self, via: SessionId, why: OpError) {
         let mut broken = Vec::new();
         for process in self.tables.processes.iter().flatten() {
             let through = process
                 .imports
                 .iter()
-                .filter(|(_, import)| matches!(import.lead, Lead::Remote { via: at, .. } if at == via));
+                .filter(|(_, import)| matches!(import.route, Route::Remote { via: at, .. } if at == via));
             broken.extend(through.map(|(key, _)| (process.id, key)));
         }
         for (process, import) in broken {
@@ -380,7 +381,7 @@ impl Engine {
     }
 
     /// Requests without an answer go to the next session, when there is one, or fail.
-    fn move_unanswered(&mut self, index: u16, via: Via, why: OpError, again: bool) {
+    fn move_unanswered(&mut self, index: u16, via: SessionId, why: OpError, again: bool) {
         let unanswered: Vec<Key<Wait>> =
             self.tables.waits.iter().filter(|(_, wait)| wait.at.is_through(via)).map(|(key, _)| key).collect();
         let after_ms = match why {

@@ -100,7 +100,7 @@ impl Engine {
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
-        session.heard_from(from, number);
+        session.received_from(from, number);
         let elsewhere = peer.paths[peer.current].addr != from;
         if let Some(ack) = session.receive_single_chunk(body, &mut self.tables, dma) {
             let packet = DeferredPacket::single_chunk(session.via, now, ack, (number, body.len()));
@@ -288,8 +288,8 @@ impl Engine {
                 let to = to.unwrap_or(current);
                 sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len, to_stranger: false });
             } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
-                let heard = session.last_from.filter(|from| only_ack && *from != current);
-                let known = heard.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
+                let last = session.last_from.filter(|from| only_ack && *from != current);
+                let known = last.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
                 let to = known.unwrap_or(current);
                 sent = Some(Transmit { to, len, to_stranger: false });
                 lent = session.lent.take();

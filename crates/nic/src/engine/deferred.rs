@@ -13,7 +13,7 @@
 
 use super::Engine;
 use crate::error::PeerDownReason;
-use crate::tables::Via;
+use crate::tables::SessionId;
 use crate::time::Time;
 use crate::wire::frame::Ack;
 
@@ -27,7 +27,7 @@ pub(super) struct Deferred {
 
 /// What a packet leaves.
 pub(super) struct DeferredPacket {
-    via: Via,
+    via: SessionId,
     came: Time,
     /// What it says about those that went the other way.
     ack: Option<Ack<'static>>,
@@ -38,14 +38,14 @@ pub(super) struct DeferredPacket {
 impl DeferredPacket {
     /// A packet of one send and nothing else, with this number and so many bytes.
     #[inline]
-    pub(super) fn single_chunk(via: Via, came: Time, ack: Option<Ack<'static>>, packet: (u64, usize)) -> Self {
+    pub(super) fn single_chunk(via: SessionId, came: Time, ack: Option<Ack<'static>>, packet: (u64, usize)) -> Self {
         DeferredPacket { via, came, ack, to_acknowledge: Some(packet) }
     }
 
     /// Any other packet. None if it has to be taken up at once: an acknowledgement of more than
     /// the packets before some number is long, and rare.
     #[inline]
-    pub(super) fn new(via: Via, came: Time, ack: Option<Ack<'_>>) -> Option<Self> {
+    pub(super) fn new(via: SessionId, came: Time, ack: Option<Ack<'_>>) -> Option<Self> {
         let ack = match ack {
             Some(ack) => Some(ack.without_ranges()?),
             None => None,
@@ -77,7 +77,7 @@ impl Deferred {
     /// The packet that is yet to be acknowledged: its session, when it came, number and bytes. It
     /// is given once, and the rest of what it left stays deferred.
     #[inline]
-    fn take_to_acknowledge(&mut self) -> Option<(Via, Time, u64, usize)> {
+    fn take_to_acknowledge(&mut self) -> Option<(SessionId, Time, u64, usize)> {
         let packet = self.packet.as_mut()?;
         let (number, bytes) = packet.to_acknowledge.take()?;
         Some((packet.via, packet.came, number, bytes))
@@ -155,7 +155,7 @@ mod tests {
     use crate::wire::frame::{self, Frame};
     use crate::wire::{Reader, Writer};
 
-    const VIA: Via = Via { peer: 3, serial: 7 };
+    const VIA: SessionId = SessionId { peer: 3, serial: 7 };
     const CAME: Time = Time::from_nanos(5);
 
     /// An acknowledgement of all below `cumulative`, and of some beyond a gap.

@@ -14,7 +14,7 @@ use crate::redirect::Redirector;
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::ring::{self, Ring};
 use crate::slab::{Key, Slab};
-use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor};
+use crate::tables::{Export, Import, Process, Route, SessionId, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
@@ -58,7 +58,7 @@ impl Engine {
     pub fn detach(&mut self, now: Time, process: ProcessId) {
         self.now = now;
         let Some(entry) = self.tables.process_mut(process) else { return };
-        let local = entry.imports.iter().filter(|(_, import)| matches!(import.lead, Lead::Local { .. }));
+        let local = entry.imports.iter().filter(|(_, import)| matches!(import.route, Route::Local { .. }));
         let local: Vec<Key<Import>> = local.map(|(key, _)| key).collect();
         for key in local {
             self.release_import(process, key);
@@ -82,12 +82,12 @@ impl Engine {
                 session.forget_process(process, &mut self.tables);
             }
         }
-        // After its operations, so that nothing of it uses a grant given back.
+        // After its operations, so that nothing of it uses a released grant.
         for (key, import) in entry.imports.iter() {
-            match import.lead {
-                Lead::Pending(wait) => self.withdraw(wait, ImportError::Cancelled),
-                Lead::Remote { via, grant } => self.give_back(process, via, key, grant),
-                Lead::Local { .. } => {}
+            match import.route {
+                Route::Pending(wait) => self.withdraw(wait, ImportError::Cancelled),
+                Route::Remote { via, grant } => self.send_unimport(process, via, key, grant),
+                Route::Local { .. } => {}
             }
         }
         let pings =
@@ -266,7 +266,7 @@ impl Engine {
             export: ExportId { slot: 0, generation: 0 },
             len: 0,
             rights,
-            lead: Lead::Pending(Key::NONE),
+            route: Route::Pending(Key::NONE),
             broken: None,
             ring: false,
             refusals: 0,
@@ -275,7 +275,7 @@ impl Engine {
         let what = WaitFor::Import { process, import, spec };
         let wait = self.tables.waits.insert(Wait { what, cookie, started: now, deadline, at: WaitAt::LocalName });
         if let Some(import) = self.tables.import_mut(process, import) {
-            import.lead = Lead::Pending(wait);
+            import.route = Route::Pending(wait);
         }
         match node.filter(|node| !self.is_self(node)) {
             None => self.import_here(wait),
@@ -348,8 +348,8 @@ impl Engine {
         };
         let len = export.len;
         if let Some(entry) = self.tables.import_mut(process, import) {
-            let (export, ring, lead) = (grant.export, grant.ring, Lead::Local { position });
-            *entry = Import { export, len, rights, lead, broken: None, ring, refusals: 0 };
+            let (export, ring, route) = (grant.export, grant.ring, Route::Local { position });
+            *entry = Import { export, len, rights, route, broken: None, ring, refusals: 0 };
         }
         self.tables.events.push_back(Event::ImportDone { process, cookie, result: Ok(grant) });
     }
@@ -387,7 +387,7 @@ impl Engine {
                         self.connect(now, index);
                     }
                 }
-                self.settle_name_waits(now, ImportError::UnknownNode);
+                self.fail_hopeless_name_waits(now, ImportError::UnknownNode);
             }
         }
     }
@@ -413,7 +413,7 @@ impl Engine {
     /// its answer is then `Cancelled`.
     pub fn cancel_import(&mut self, now: Time, process: ProcessId, import: ImportId) {
         self.now = now;
-        if let Some(Lead::Pending(wait)) = self.tables.import_mut(process, import.into()).map(|import| import.lead) {
+        if let Some(Route::Pending(wait)) = self.tables.import_mut(process, import.into()).map(|import| import.route) {
             self.withdraw(wait, ImportError::Cancelled);
         }
     }
@@ -467,8 +467,8 @@ impl Engine {
     pub fn unimport(&mut self, now: Time, process: ProcessId, import: ImportId) -> Result<(), UnimportError> {
         self.now = now;
         let key = import.into();
-        match self.tables.import_mut(process, key).map(|import| import.lead) {
-            None | Some(Lead::Pending(_)) => Err(UnimportError::StaleImport { import }),
+        match self.tables.import_mut(process, key).map(|import| import.route) {
+            None | Some(Route::Pending(_)) => Err(UnimportError::StaleImport { import }),
             Some(_) => {
                 self.release_import(process, key);
                 Ok(())
@@ -478,16 +478,16 @@ impl Engine {
 
     fn release_import(&mut self, process: ProcessId, key: Key<Import>) {
         let Some(entry) = self.tables.import_mut(process, key) else { return };
-        let (lead, export, broken) = (entry.lead, entry.export, entry.broken.is_some());
-        match lead {
-            Lead::Pending(wait) => return self.withdraw(wait, ImportError::Cancelled),
-            Lead::Local { position } if !broken => self.tables.unlink_local(export.into(), position),
-            Lead::Local { .. } => {}
-            Lead::Remote { via, grant } => {
+        let (route, export, broken) = (entry.route, entry.export, entry.broken.is_some());
+        match route {
+            Route::Pending(wait) => return self.withdraw(wait, ImportError::Cancelled),
+            Route::Local { position } if !broken => self.tables.unlink_local(export.into(), position),
+            Route::Local { .. } => {}
+            Route::Remote { via, grant } => {
                 if let Some(process) = self.tables.process_mut(process) {
                     process.imports.remove_and_shrink(key);
                 }
-                self.give_back(process, via, key, grant);
+                self.send_unimport(process, via, key, grant);
                 return;
             }
         }
@@ -496,11 +496,12 @@ impl Engine {
         }
     }
 
-    /// Tells the exporter, behind everything the process has queued through this import.
-    fn give_back(&mut self, process: ProcessId, via: crate::tables::Via, import: Key<Import>, grant: u64) {
+    /// Sends the end of an import to its exporter, behind all that the process has queued through
+    /// it.
+    fn send_unimport(&mut self, process: ProcessId, via: SessionId, import: Key<Import>, grant: u64) {
         if let Some(session) = self.session_mut(via) {
             session.imports -= 1;
-            session.give_back(process, import.into(), grant);
+            session.queue_unimport(process, import.into(), grant);
         }
         self.wake(via.peer);
         self.arm(via.peer);

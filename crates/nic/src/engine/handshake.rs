@@ -246,7 +246,7 @@ impl Engine {
         (attempt.cookie_at, attempt.sent) = (Some(now), 0);
         attempt.retry = HELLO_RETRY_FIRST;
         attempt.path = path.unwrap_or(attempt.path);
-        self.say_hello(now, index);
+        self.send_hello(now, index);
         self.arm(index);
     }
 
@@ -335,7 +335,7 @@ impl Engine {
         }
         let Some(peer) = self.peer(index) else { return false };
         let fresh =
-            |session: &Session| session.initiator && !session.heard && session.incarnation == theirs.incarnation;
+            |session: &Session| session.initiator && !session.received_any && session.incarnation == theirs.incarnation;
         // One that has had no answer for long may be going to an address that is no more.
         let going = |attempt: &crate::peer::Attempt| now.since(attempt.started) < OURS_WINS;
         peer.attempt.as_ref().is_some_and(going) || peer.session.as_deref().is_some_and(fresh)
@@ -533,8 +533,9 @@ impl Engine {
             },
         };
         // Decided as for two hellos that cross.
-        let fresh =
-            |session: &Session| session.initiator && !session.heard && session.incarnation == introduction.incarnation;
+        let fresh = |session: &Session| {
+            session.initiator && !session.received_any && session.incarnation == introduction.incarnation
+        };
         // The packet may have been long under way, and be of a life before that of the present
         // session. A life that followed another hears no answer that was sent before it began: of
         // two that took the answers to handshakes begun here, that of the later handshake is the
@@ -573,7 +574,7 @@ impl Engine {
         introduction: &Introduction,
     ) {
         self.serial += 1;
-        let via = crate::tables::Via { peer: index, serial: self.serial };
+        let via = crate::tables::SessionId { peer: index, serial: self.serial };
         let from_mtu = self.mtu_of(from);
         let mtus: Vec<usize> = introduction.listen.iter().map(|addr| self.mtu_of(*addr)).collect();
         self.slots[usize::from(local.slot)].used = Use::Live(index);

@@ -8,7 +8,7 @@ use super::Engine;
 use crate::ids::NodeName;
 use crate::limits::MESSAGES_QUEUED_BYTES_MAX;
 use crate::peer::Peer;
-use crate::tables::Via;
+use crate::tables::SessionId;
 use crate::time::Time;
 use std::net::SocketAddr;
 
@@ -21,11 +21,11 @@ pub struct PeerRef {
 }
 
 impl PeerRef {
-    fn via(self) -> Via {
-        Via { peer: self.peer, serial: self.serial }
+    fn via(self) -> SessionId {
+        SessionId { peer: self.peer, serial: self.serial }
     }
 
-    fn of(via: Via) -> PeerRef {
+    fn of(via: SessionId) -> PeerRef {
         PeerRef { peer: via.peer, serial: via.serial }
     }
 }

@@ -31,7 +31,7 @@ use crate::rng::Rng;
 use crate::session::Session;
 use crate::slab::Key;
 use crate::stats::Stats;
-use crate::tables::{Tables, Via, Wait};
+use crate::tables::{SessionId, Tables, Wait};
 use crate::time::Time;
 
 use deferred::Deferred;
@@ -206,9 +206,9 @@ impl Engine {
     /// Whether [`poll_event`](Self::poll_event), [`poll_message`](Self::poll_message) or
     /// [`poll_transmit`](Self::poll_transmit) may have something.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        let told = self.has_events() || !self.tables.messages.is_empty();
-        told || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
+    pub fn has_pending_work(&self) -> bool {
+        let for_driver = self.has_events() || !self.tables.messages.is_empty();
+        for_driver || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
     }
 
     /// Whether [`poll_event`](Self::poll_event) has something to give.
@@ -262,14 +262,14 @@ impl Engine {
 
     /// The session `via` names, if it still is that one.
     #[inline]
-    fn session_mut(&mut self, via: Via) -> Option<&mut Session> {
+    fn session_mut(&mut self, via: SessionId) -> Option<&mut Session> {
         let session = self.peers.get_mut(usize::from(via.peer))?.as_mut()?.session.as_deref_mut()?;
         (session.via == via).then_some(session)
     }
 
     /// The session and what it works on.
     #[inline]
-    fn session_and_tables(&mut self, via: Via) -> Option<(&mut Session, &mut Tables)> {
+    fn session_and_tables(&mut self, via: SessionId) -> Option<(&mut Session, &mut Tables)> {
         let session = self.peers.get_mut(usize::from(via.peer))?.as_mut()?.session.as_deref_mut()?;
         (session.via == via).then_some((session, &mut self.tables))
     }

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::ids::{ExportId, ProcessId};
 use crate::peer::Peer;
 use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
-use crate::tables::Lead;
+use crate::tables::Route;
 
 impl Engine {
     /// All peers known.
@@ -142,10 +142,10 @@ impl Engine {
         let processes = self.tables.processes.iter().flatten().filter(move |process| which(process.id));
         processes.flat_map(move |process| {
             process.imports.iter().filter_map(move |(key, import)| {
-                let node = match import.lead {
-                    Lead::Pending(_) => return None,
-                    Lead::Local { .. } => None,
-                    Lead::Remote { via, .. } => self.peer(via.peer).and_then(|peer| peer.name.clone()),
+                let node = match import.route {
+                    Route::Pending(_) => return None,
+                    Route::Local { .. } => None,
+                    Route::Remote { via, .. } => self.peer(via.peer).and_then(|peer| peer.name.clone()),
                 };
                 Some(ImportInfo {
                     process: process.id,

@@ -15,7 +15,7 @@ use crate::ranges::{self, Ranges};
 use crate::rights::Rights;
 use crate::session::{Op, OpKind};
 use crate::slab::Key;
-use crate::tables::{Import, Lead, OpData, Tables, Via};
+use crate::tables::{Import, OpData, Route, SessionId, Tables};
 use crate::time::Time;
 use crate::wire::chunk::{ATOMIC_REQUEST_BYTES, FETCH_REQUEST_BYTES, WRITE_BYTES};
 use std::net::SocketAddr;
@@ -34,14 +34,14 @@ impl Engine {
             return Err(Busy { queued: PROCESS_OPS_MAX as u64 });
         }
         let import = command.import();
-        let lead = match entry.imports.get(import.into()) {
-            Some(entry) => check(entry, &command).map(|()| entry.lead),
+        let route = match entry.imports.get(import.into()) {
+            Some(entry) => check(entry, &command).map(|()| entry.route),
             None => Err(OpError::StaleImport),
         };
-        match lead {
-            Ok(Lead::Remote { via, grant }) => self.post_remote(process, via, grant, command),
-            Ok(Lead::Local { .. }) => self.post_local(process, command, dma),
-            Ok(Lead::Pending(_)) => {
+        match route {
+            Ok(Route::Remote { via, grant }) => self.post_remote(process, via, grant, command),
+            Ok(Route::Local { .. }) => self.post_local(process, command, dma),
+            Ok(Route::Pending(_)) => {
                 self.tables.fail(process, import, command.cookie(), OpError::StaleImport);
                 Ok(())
             }
@@ -82,7 +82,7 @@ impl Engine {
         let entry = self.tables.process(process)?;
         let import = command.import();
         let record = entry.imports.get(import.into()).filter(|record| check(record, &command).is_ok())?;
-        let Lead::Remote { via, grant } = record.lead else { return None };
+        let Route::Remote { via, grant } = record.route else { return None };
         let peer = self.peers[usize::from(via.peer)].as_mut()?;
         let to = peer.paths[peer.current].addr;
         let session = peer.session.as_deref_mut().filter(|session| session.via == via)?;
@@ -120,7 +120,13 @@ impl Engine {
     }
 
     #[inline]
-    fn post_remote(&mut self, process: ProcessId, via: Via, grant: u64, command: Command<'_>) -> Result<(), Busy> {
+    fn post_remote(
+        &mut self,
+        process: ProcessId,
+        via: SessionId,
+        grant: u64,
+        command: Command<'_>,
+    ) -> Result<(), Busy> {
         let peer = self.peers[usize::from(via.peer)].as_mut();
         let session = peer.and_then(|peer| peer.session.as_deref_mut()).filter(|session| session.via == via);
         // An import whose session is gone was broken with it, and checked before.
@@ -163,7 +169,7 @@ impl Engine {
             OpKind::Append { data, word, notify, refusals } => LocalKind::Append { data, len, word, notify, refusals },
             OpKind::Fetch { region, to } => LocalKind::Fetch { region, to, len },
             OpKind::Atomic(op) => LocalKind::Atomic(op),
-            OpKind::Flush | OpKind::GiveBack => LocalKind::Flush,
+            OpKind::Flush | OpKind::Unimport => LocalKind::Flush,
         };
         let mut op = LocalOp { import, export, offset, cookie, kind, done: 0 };
         self.tables.stats.local_ops += 1;
@@ -229,7 +235,7 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
     if let Some(why) = import.broken {
         return Err(why);
     }
-    if let Lead::Pending(_) = import.lead {
+    if let Route::Pending(_) = import.route {
         return Err(OpError::StaleImport);
     }
     match *command {

@@ -131,7 +131,7 @@ impl Engine {
             let after_ms = waited.as_millis() as u64;
             self.attempt_failed(now, index, ImportError::NodeUnreachable { after_ms });
         } else if now >= attempt.next {
-            self.say_hello(now, index);
+            self.send_hello(now, index);
         }
     }
 
@@ -159,7 +159,7 @@ impl Engine {
         if session.timeout_at().is_some_and(|at| at <= now) {
             session.timed_out(&mut self.tables);
             let often = session.tx.backoff % PATH_TIMEOUTS_MAX == 0;
-            if often || peer.heard_elsewhere().is_some() {
+            if often || peer.received_elsewhere().is_some() {
                 self.switch_path(index);
             }
         }

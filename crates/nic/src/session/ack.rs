@@ -1,7 +1,7 @@
 //! Acknowledgements that come in: what has arrived, what is lost, how fast to go on.
 
 use super::tx::{Body, State};
-use super::{Op, Served, Session};
+use super::{InboundFetch, Op, Session};
 use crate::limits::WINDOW_MIN_PACKETS;
 use crate::slab::Key;
 use crate::tables::Tables;
@@ -108,15 +108,15 @@ impl Session {
     fn chunk_delivered(&mut self, body: Body, tables: &mut Tables) {
         match body {
             Body::Write { op, .. } | Body::Append { op, .. } => self.op_chunk_delivered(op, true, tables),
-            Body::Flush { op } | Body::GiveBack { op } => self.op_chunk_delivered(op, true, tables),
+            Body::Flush { op } | Body::Unimport { op } => self.op_chunk_delivered(op, true, tables),
             // These end with their answer.
             Body::FetchRequest { op } | Body::AtomicRequest { op } => {
                 self.op_chunk_delivered(op, false, tables);
             }
-            Body::FetchData { served, .. } => {
-                let Some(entry) = self.served.get_mut(served) else { return };
+            Body::FetchData { fetch, .. } => {
+                let Some(entry) = self.inbound_fetches.get_mut(fetch) else { return };
                 entry.chunks -= 1;
-                self.release_served(served);
+                self.release_inbound_fetch(fetch);
             }
             Body::AtomicReply { .. } | Body::Control(_) | Body::Nop => {}
         }
@@ -136,9 +136,9 @@ impl Session {
         }
     }
 
-    pub(super) fn release_served(&mut self, key: Key<Served>) {
-        if self.served.get(key).is_some_and(|entry| entry.chunks == 0 && !entry.queued) {
-            self.served.remove(key);
+    pub(super) fn release_inbound_fetch(&mut self, key: Key<InboundFetch>) {
+        if self.inbound_fetches.get(key).is_some_and(|entry| entry.chunks == 0 && !entry.queued) {
+            self.inbound_fetches.remove(key);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::ranges::Ranges;
 use crate::replay::ReplayWindow;
 use crate::slab::{Key, Slab};
 use crate::stats::PeerStats;
-use crate::tables::{OpData, Tables, Via};
+use crate::tables::{OpData, SessionId, Tables};
 use crate::time::Time;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
@@ -103,12 +103,12 @@ pub(crate) enum OpKind {
     },
     Atomic(AtomicOp),
     Flush,
-    /// Tell the exporter that the import is not used any more.
-    GiveBack,
+    /// The exporter learns that the import is not used any more.
+    Unimport,
 }
 
-/// A fetch of the other side that is being answered.
-pub(crate) struct Served {
+/// A fetch by the peer that this node answers.
+pub(crate) struct InboundFetch {
     ticket: u64,
     grant: u64,
     offset: u64,
@@ -178,13 +178,13 @@ struct Rx {
 }
 
 /// The turn of the other side's fetches in the round robin.
-const SERVED_TURN: u16 = u16::MAX;
+const INBOUND_FETCH_TURN: u16 = u16::MAX;
 /// The turn of what the peer's driver is asked for.
 const ASKS_TURN: u16 = u16::MAX - 1;
 
 /// See the module page.
 pub(crate) struct Session {
-    pub(crate) via: Via,
+    pub(crate) via: SessionId,
     pub(crate) local: SessionRef,
     pub(crate) remote: SessionRef,
     pub(crate) incarnation: u64,
@@ -193,8 +193,8 @@ pub(crate) struct Session {
     pub(crate) begun: Time,
     /// This side sent the hello.
     pub(crate) initiator: bool,
-    /// A packet of this session has come.
-    pub(crate) heard: bool,
+    /// A packet of this session has arrived.
+    pub(crate) received_any: bool,
     pub(crate) seals: Seals,
     pub(crate) replay: ReplayWindow,
     /// Bytes the other side can have under way to it.
@@ -212,10 +212,10 @@ pub(crate) struct Session {
     queues: Vec<Queue>,
     active: VecDeque<u16>,
     pub(crate) queued_ops: usize,
-    served: Slab<Served>,
+    inbound_fetches: Slab<InboundFetch>,
     /// By process of the other side, so that those take turns too.
-    served_queue: VecDeque<(u32, VecDeque<Key<Served>>)>,
-    served_active: bool,
+    inbound_fetch_queue: VecDeque<(u32, VecDeque<Key<InboundFetch>>)>,
+    inbound_fetches_active: bool,
     pub(crate) asks: Asks,
     /// Fetches and atomics without an answer.
     requests_out: usize,
@@ -252,7 +252,7 @@ pub(crate) struct Session {
 
 /// What a new session starts with.
 pub(crate) struct Opening {
-    pub(crate) via: Via,
+    pub(crate) via: SessionId,
     pub(crate) local: SessionRef,
     pub(crate) remote: SessionRef,
     pub(crate) begun: Time,
@@ -273,7 +273,7 @@ impl Session {
             incarnation: introduction.incarnation,
             begun: opening.begun,
             initiator: opening.initiator,
-            heard: false,
+            received_any: false,
             seals: opening.seals,
             replay: ReplayWindow::new(),
             budget: introduction.budget_bytes as usize,
@@ -297,9 +297,9 @@ impl Session {
             queues: Vec::new(),
             active: VecDeque::new(),
             queued_ops: 0,
-            served: Slab::default(),
-            served_queue: VecDeque::new(),
-            served_active: false,
+            inbound_fetches: Slab::default(),
+            inbound_fetch_queue: VecDeque::new(),
+            inbound_fetches_active: false,
             asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
@@ -325,9 +325,9 @@ impl Session {
 
     /// For tests: all that a packet could change.
     pub(crate) fn state(&self) -> String {
-        let ids = (self.via, self.local, self.remote, self.heard, self.newest_packet, self.last_from);
+        let ids = (self.via, self.local, self.remote, self.received_any, self.newest_packet, self.last_from);
         let rx = (self.rx.next, self.rx.held.len(), self.rx.held_bytes, self.rx.pending_packets, self.rx.ack_now);
-        let tx = (self.tx.chunks.len(), self.tx.in_flight, self.ops.len(), self.queued_ops, self.served.len());
+        let tx = (self.tx.chunks.len(), self.tx.in_flight, self.ops.len(), self.queued_ops, self.inbound_fetches.len());
         let waits = (&self.pings, &self.pongs, self.chunk_wait, self.ping_wait, self.ping_next, self.last_proof);
         let counts =
             (self.imports, self.grants, self.remote_waits.total, self.asks.counts(), self.packet_bytes, self.stats);
@@ -393,9 +393,9 @@ impl Session {
         self.tx.chunks.is_empty()
     }
 
-    /// Tells the exporter that an import is not used any more, behind what was sent through it: the
+    /// Queues the message that an import is not used any more, behind what was sent through it: the
     /// queue of the process is in order, and what is in it names the grant.
-    pub(crate) fn give_back(&mut self, process: ProcessId, import: ImportId, grant: u64) {
+    pub(crate) fn queue_unimport(&mut self, process: ProcessId, import: ImportId, grant: u64) {
         let waiting = self
             .queues
             .get(process.slot())
@@ -404,7 +404,7 @@ impl Session {
             self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
             return;
         }
-        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::GiveBack));
+        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::Unimport));
     }
 
     pub(crate) fn held(&self) -> (usize, usize) {
@@ -422,7 +422,7 @@ impl Session {
         if !op.ended {
             op.ended = true;
             let (process, import, cookie) = (op.process, op.import, op.cookie);
-            if let OpKind::GiveBack = op.kind {
+            if let OpKind::Unimport = op.kind {
                 // Nobody waits for it and no count knows it.
                 return self.release_op(key, tables);
             }
@@ -437,7 +437,7 @@ impl Session {
                 match op.kind {
                     OpKind::Fetch { .. } => tables.stats.fetches += 1,
                     OpKind::Atomic(_) => tables.stats.atomics += 1,
-                    OpKind::Flush | OpKind::GiveBack => {}
+                    OpKind::Flush | OpKind::Unimport => {}
                     _ => tables.stats.sends += 1,
                 }
             }
@@ -505,7 +505,7 @@ impl Session {
             // An import that ends tells of posted sends as well; the cookie-less ones stay quiet.
             if op.cookie.is_none() && !op.ended {
                 op.ended = true;
-                if !matches!(op.kind, OpKind::GiveBack) {
+                if !matches!(op.kind, OpKind::Unimport) {
                     tables.op_ended(op.process);
                 }
             }

@@ -38,10 +38,10 @@ impl Outcome {
 }
 
 impl Session {
-    /// A packet that opens is the peer's.
+    /// Notes the arrival of a packet that opened, which is the peer's therefore.
     #[inline]
-    pub(crate) fn heard_from(&mut self, from: SocketAddr, number: u64) {
-        self.heard = true;
+    pub(crate) fn received_from(&mut self, from: SocketAddr, number: u64) {
+        self.received_any = true;
         if number >= self.newest_packet {
             self.newest_packet = number;
             self.last_from = Some(from);

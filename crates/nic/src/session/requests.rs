@@ -6,17 +6,17 @@ use crate::command::{AtomicOp, Dma};
 use crate::error::{ImportError, OpError};
 use crate::event::Event;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId};
-use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, share_allows};
+use crate::limits::{GRANTS_MAX, INBOUND_REQUESTS_MAX, REMOTE_WAITS_PER_PEER_MAX, share_allows};
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Arrivals, Export, Grant, Lead, Tables, Wait, WaitAt, WaitFor};
+use crate::tables::{Arrivals, Export, Grant, Route, Tables, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
 
 /// Fetches of a peer being answered: above its own bound, as its view of what is answered lags.
-const SERVED_MAX: usize = 4 * SERVED_REQUESTS_MAX;
+const INBOUND_FETCHES_MAX: usize = 4 * INBOUND_REQUESTS_MAX;
 
 impl Session {
     pub(super) fn request(
@@ -74,8 +74,8 @@ impl Session {
         let grant = tables.grant(self.via, grant).ok_or(OpError::Revoked)?;
         has_right(grant.rights, Rights::READ)?;
         in_bounds(offset, len, grant.target.len)?;
-        if self.served.len() >= SERVED_MAX {
-            return Err(OpError::TableFull { max: SERVED_MAX as u64 });
+        if self.inbound_fetches.len() >= INBOUND_FETCHES_MAX {
+            return Err(OpError::TableFull { max: INBOUND_FETCHES_MAX as u64 });
         }
         Ok(grant.handle.process)
     }
@@ -197,7 +197,7 @@ impl Session {
         import.len = answer.len;
         import.rights = answer.rights;
         import.ring = answer.ring;
-        import.lead = Lead::Remote { via, grant: answer.grant };
+        import.route = Route::Remote { via, grant: answer.grant };
         self.imports += 1;
         let result = Ok(ImportGrant {
             import: ImportId::from_u64(handle.import),
@@ -223,7 +223,7 @@ impl Session {
     /// The wait of an import that this session was asked for.
     fn pending(&self, process: ProcessId, handle: Handle, tables: &mut Tables) -> Option<Key<Wait>> {
         let via = self.via;
-        let Lead::Pending(wait) = tables.import_mut(process, Key::from_u64(handle.import))?.lead else { return None };
+        let Route::Pending(wait) = tables.import_mut(process, Key::from_u64(handle.import))?.route else { return None };
         let asked = tables.waits.get(wait)?.at == WaitAt::Answer(via);
         asked.then_some(wait)
     }
@@ -255,7 +255,7 @@ impl Session {
         let (process, via) = (ProcessId(handle.process), self.via);
         let ours = tables
             .import_mut(process, Key::from_u64(handle.import))
-            .is_some_and(|import| matches!(import.lead, Lead::Remote { via: at, .. } if at == via));
+            .is_some_and(|import| matches!(import.route, Route::Remote { via: at, .. } if at == via));
         if ours {
             tables.break_import(process, Key::from_u64(handle.import), why);
         }

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 
 use super::tx::{Body, Cause, Run, SentPacket, State};
-use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Served, Session};
+use super::{ASKS_TURN, INBOUND_FETCH_TURN, InboundFetch, Op, OpKind, Session};
 use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{ProcessId, RegionRef};
 use crate::limits::{
-    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
-    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX, REFERENCE_SPAN,
-    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
+    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, INBOUND_REQUESTS_MAX, LENT_BYTES_MIN,
+    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX,
+    REFERENCE_SPAN, RUNS_PER_PACKET_MAX, share_allows,
 };
 use crate::slab::Key;
 use crate::tables::{OpData, Tables, Target};
@@ -173,7 +173,7 @@ impl Session {
     #[inline]
     pub(crate) fn may_ask(&self, process: ProcessId) -> bool {
         let own = self.queues.get(process.slot()).map_or(0, |queue| queue.requests);
-        share_allows(own, self.requests_out, SERVED_REQUESTS_MAX)
+        share_allows(own, self.requests_out, INBOUND_REQUESTS_MAX)
     }
 
     /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the
@@ -355,11 +355,11 @@ impl Session {
                 self.encode_write(op, part, len, last, ack_now, out, tables, dma);
             }
             &Body::Append { op, ack_now } => self.encode_append(op, ack_now, out, tables, dma),
-            &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::GiveBack { op }) => {
+            &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::Unimport { op }) => {
                 self.encode_request(op, out);
             }
-            &Body::FetchData { served, part, len, last } => {
-                self.encode_fetch_data(served, part, len, last, out, tables, dma);
+            &Body::FetchData { fetch, part, len, last } => {
+                self.encode_fetch_data(fetch, part, len, last, out, tables, dma);
             }
         }
     }
@@ -438,7 +438,7 @@ impl Session {
                 Chunk::AtomicRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, op: change }
                     .write(out);
             }
-            OpKind::GiveBack => Chunk::Unimport { grant: op.grant }.write(out),
+            OpKind::Unimport => Chunk::Unimport { grant: op.grant }.write(out),
             _ => Chunk::Nop { ack_now: true }.write(out),
         }
     }
@@ -446,7 +446,7 @@ impl Session {
     #[allow(clippy::too_many_arguments)] // the fields of one chunk
     fn encode_fetch_data(
         &mut self,
-        key: Key<Served>,
+        key: Key<InboundFetch>,
         part: u64,
         len: u32,
         last: bool,
@@ -454,28 +454,28 @@ impl Session {
         tables: &Tables,
         dma: &mut dyn Dma,
     ) {
-        let Some(target) = self.served_target(key, tables) else {
+        let Some(target) = self.inbound_fetch_target(key, tables) else {
             // Revoked since. The chunk may have come already, so the failure goes by itself.
-            self.fail_served(key);
+            self.fail_inbound_fetch(key);
             return Chunk::Nop { ack_now: false }.write(out);
         };
-        let served = self.served.get(key).expect("it has a target");
-        write_fetch_head(served.ticket, part, last, len, out);
-        let offset = target.base + served.offset + part;
+        let fetch = self.inbound_fetches.get(key).expect("it has a target");
+        write_fetch_head(fetch.ticket, part, last, len, out);
+        let offset = target.base + fetch.offset + part;
         self.put(target.memory, offset, len as usize, false, out, dma);
     }
 
     /// The memory a fetch reads, while the export is there.
-    fn served_target(&self, key: Key<Served>, tables: &Tables) -> Option<Target> {
-        let served = self.served.get(key)?;
-        Some(tables.grant(self.via, served.grant)?.target)
+    fn inbound_fetch_target(&self, key: Key<InboundFetch>, tables: &Tables) -> Option<Target> {
+        let fetch = self.inbound_fetches.get(key)?;
+        Some(tables.grant(self.via, fetch.grant)?.target)
     }
 
     /// Tells the requester, once.
-    fn fail_served(&mut self, key: Key<Served>) {
-        let Some(served) = self.served.get_mut(key).filter(|served| !served.failed) else { return };
-        served.failed = true;
-        let ticket = served.ticket;
+    fn fail_inbound_fetch(&mut self, key: Key<InboundFetch>) {
+        let Some(fetch) = self.inbound_fetches.get_mut(key).filter(|fetch| !fetch.failed) else { return };
+        fetch.failed = true;
+        let ticket = fetch.ticket;
         self.answer(&Chunk::FetchFail { ticket, why: OpError::Revoked });
     }
 
@@ -488,7 +488,7 @@ impl Session {
         let mut held_back = 0;
         while let Some(&turn) = self.active.front() {
             let taken = match turn {
-                SERVED_TURN => self.take_served(packet, runs, out, tables, dma),
+                INBOUND_FETCH_TURN => self.take_inbound_fetch(packet, runs, out, tables, dma),
                 ASKS_TURN => self.take_ask(packet, runs, out, tables),
                 _ => self.take_op(turn, packet, runs, out, tables, dma),
             };
@@ -497,7 +497,7 @@ impl Session {
                 Taken::Empty => {
                     self.active.pop_front();
                     match turn {
-                        SERVED_TURN => self.served_active = false,
+                        INBOUND_FETCH_TURN => self.inbound_fetches_active = false,
                         ASKS_TURN => self.asks.active = false,
                         _ => self.queues[usize::from(turn)].active = false,
                     }
@@ -555,7 +555,7 @@ impl Session {
             return Taken::Chunk;
         }
         match op.kind {
-            OpKind::Flush | OpKind::GiveBack | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
+            OpKind::Flush | OpKind::Unimport | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
                 self.take_request(turn, key, packet, runs, out)
             }
             OpKind::Append { .. } => self.take_append(turn, key, packet, runs, out, tables, dma),
@@ -607,7 +607,7 @@ impl Session {
         let (bytes, body, counts) = match op.kind {
             OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key }, true),
             OpKind::Atomic(_) => (ATOMIC_REQUEST_BYTES, Body::AtomicRequest { op: key }, true),
-            OpKind::GiveBack => (UNIMPORT_BYTES, Body::GiveBack { op: key }, false),
+            OpKind::Unimport => (UNIMPORT_BYTES, Body::Unimport { op: key }, false),
             _ => (NOP_BYTES, Body::Flush { op: key }, false),
         };
         if counts && !self.may_ask(process) {
@@ -635,7 +635,7 @@ impl Session {
         }
     }
 
-    fn take_served(
+    fn take_inbound_fetch(
         &mut self,
         packet: u64,
         runs: &mut Runs,
@@ -643,13 +643,13 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
-        let front = self.served_queue.front().and_then(|(_, of_process)| of_process.front());
+        let front = self.inbound_fetch_queue.front().and_then(|(_, of_process)| of_process.front());
         let Some(&key) = front else { return Taken::Empty };
-        let served = self.served.get(key).expect("a queued fetch is in the table");
-        let (part, left) = (served.progress, served.len - served.progress);
-        if self.served_target(key, tables).is_none() {
-            self.fail_served(key);
-            self.leave_served(key);
+        let fetch = self.inbound_fetches.get(key).expect("a queued fetch is in the table");
+        let (part, left) = (fetch.progress, fetch.len - fetch.progress);
+        if self.inbound_fetch_target(key, tables).is_none() {
+            self.fail_inbound_fetch(key);
+            self.dequeue_inbound_fetch(key);
             // The failure has its number now and goes before anything new.
             return Taken::Full;
         }
@@ -657,37 +657,37 @@ impl Session {
         let last = left == take as u64;
         runs.add(self.tx.next_number(), out);
         self.encode_fetch_data(key, part, take as u32, last, out, tables, dma);
-        let body = Body::FetchData { served: key, part, len: take as u32, last };
+        let body = Body::FetchData { fetch: key, part, len: take as u32, last };
         self.tx.push_in_flight(body, FETCH_DATA_BYTES + take, packet);
-        let served = self.served.get_mut(key).expect("found above");
-        served.progress += take as u64;
-        served.chunks += 1;
+        let fetch = self.inbound_fetches.get_mut(key).expect("found above");
+        fetch.progress += take as u64;
+        fetch.chunks += 1;
         if last {
-            self.leave_served(key);
+            self.dequeue_inbound_fetch(key);
         } else {
             // Fetches take turns too, piece by piece, and so do the processes that wait for them.
-            self.served_queue.front_mut().expect("seen above").1.rotate_left(1);
-            self.served_queue.rotate_left(1);
+            self.inbound_fetch_queue.front_mut().expect("seen above").1.rotate_left(1);
+            self.inbound_fetch_queue.rotate_left(1);
         }
         Taken::Chunk
     }
 
-    fn leave_served(&mut self, key: Key<Served>) {
-        if let Some((process, mut rest)) = self.served_queue.pop_front() {
+    fn dequeue_inbound_fetch(&mut self, key: Key<InboundFetch>) {
+        if let Some((process, mut rest)) = self.inbound_fetch_queue.pop_front() {
             rest.pop_front();
             if !rest.is_empty() {
-                self.served_queue.push_back((process, rest));
+                self.inbound_fetch_queue.push_back((process, rest));
             }
         }
-        if let Some(served) = self.served.get_mut(key) {
-            served.queued = false;
+        if let Some(fetch) = self.inbound_fetches.get_mut(key) {
+            fetch.queued = false;
         }
-        self.release_served(key);
+        self.release_inbound_fetch(key);
     }
 
     /// Queues the answer to a fetch of a process of the other side.
     pub(super) fn serve(&mut self, process: u32, ticket: u64, grant: u64, offset: u64, len: u64) {
-        let key = self.served.insert(Served {
+        let key = self.inbound_fetches.insert(InboundFetch {
             ticket,
             grant,
             offset,
@@ -699,13 +699,13 @@ impl Session {
         });
         // As many as that side may have, whatever it says.
         let process = ProcessId(process).slot() as u32 % PROCESSES_MAX as u32;
-        match self.served_queue.iter_mut().find(|(of, _)| *of == process) {
+        match self.inbound_fetch_queue.iter_mut().find(|(of, _)| *of == process) {
             Some((_, waiting)) => waiting.push_back(key),
-            None => self.served_queue.push_back((process, VecDeque::from([key]))),
+            None => self.inbound_fetch_queue.push_back((process, VecDeque::from([key]))),
         }
-        if !self.served_active {
-            self.served_active = true;
-            self.active.push_back(SERVED_TURN);
+        if !self.inbound_fetches_active {
+            self.inbound_fetches_active = true;
+            self.active.push_back(INBOUND_FETCH_TURN);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Op, Served};
+use super::{InboundFetch, Op};
 use crate::limits::{ANSWERS_MAX, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
@@ -56,11 +56,11 @@ pub(crate) enum Body {
     Flush {
         op: Key<Op>,
     },
-    GiveBack {
+    Unimport {
         op: Key<Op>,
     },
     FetchData {
-        served: Key<Served>,
+        fetch: Key<InboundFetch>,
         part: u64,
         len: u32,
         last: bool,

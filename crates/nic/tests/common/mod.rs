@@ -320,7 +320,7 @@ impl World {
     }
 
     /// Steps until nothing happens before `limit`.
-    pub fn settle(&mut self) {
+    pub fn run_to_quiescence(&mut self) {
         self.run_for(Duration::from_millis(500));
     }
 

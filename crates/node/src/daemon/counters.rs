@@ -1,4 +1,4 @@
-//! Counters that tell of attacks and mistakes, looked at now and then for the log.
+//! Counters that show attacks and mistakes, sampled now and then for the log.
 //!
 //! Invariant: a flood of bad packets is one line in [`LOG_COUNTERS_EVERY`], whatever its rate, and
 //! costs nothing when it comes: the counters are there anyway.
@@ -29,18 +29,18 @@ const WATCHED: [(&str, LogLevel, &str); 6] = [
 #[derive(Default)]
 pub(super) struct WatchedCounters {
     last: [u64; WATCHED.len()],
-    looked_at: Option<Time>,
+    sampled_at: Option<Time>,
 }
 
 impl WatchedCounters {
     #[inline]
     pub(super) fn are_due(&self, now: Time) -> bool {
-        self.looked_at.is_none_or(|at| now.since(at) >= LOG_COUNTERS_EVERY)
+        self.sampled_at.is_none_or(|at| now.since(at) >= LOG_COUNTERS_EVERY)
     }
 
-    /// Lines about those that have grown.
-    pub(super) fn look(&mut self, now: Time, all: impl FnOnce() -> Vec<(String, u64)>) -> Vec<(LogLevel, String)> {
-        self.looked_at = Some(now);
+    /// Samples the counters; returns lines about those that have grown.
+    pub(super) fn sample(&mut self, now: Time, all: impl FnOnce() -> Vec<(String, u64)>) -> Vec<(LogLevel, String)> {
+        self.sampled_at = Some(now);
         let (all, mut lines) = (all(), Vec::new());
         for ((name, level, what), last) in WATCHED.iter().zip(&mut self.last) {
             let value = all.iter().find(|(other, _)| other == name).map_or(0, |(_, value)| *value);
@@ -68,10 +68,10 @@ mod tests {
         for (name, ..) in WATCHED {
             all.iter_mut().find(|(other, _)| other == name).unwrap_or_else(|| panic!("there is no {name}")).1 = 3;
         }
-        assert_eq!(watched.look(Time::ZERO, || all.clone()).len(), WATCHED.len());
-        assert_eq!(watched.look(Time::ZERO, || all.clone()), []);
+        assert_eq!(watched.sample(Time::ZERO, || all.clone()).len(), WATCHED.len());
+        assert_eq!(watched.sample(Time::ZERO, || all.clone()), []);
         all.iter_mut().filter(|(name, _)| name == "engine_bad_seals").for_each(|(_, value)| *value += 40);
-        let lines = watched.look(Time::ZERO, || all.clone());
+        let lines = watched.sample(Time::ZERO, || all.clone());
         assert!(matches!(&lines[..], [(LogLevel::Warn, text)] if text.starts_with("40 packets")), "{lines:?}");
     }
 }

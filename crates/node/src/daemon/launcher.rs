@@ -27,8 +27,8 @@
 
 use crate::config::NodeConfig;
 use crate::limits::{
-    ACTIVATION_TIME, ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX,
-    WORDS_BYTES,
+    ACTIVATION_TIME, ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, STDERR_TAIL_BYTES,
+    SUPERVISORS_MAX,
 };
 use crate::station::Station;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, waitid};
@@ -147,7 +147,7 @@ struct Supervisor {
     /// Name of the export that it is awaited under.
     export: String,
     /// What it says when it fails.
-    words: Option<ChildStderr>,
+    stderr: Option<ChildStderr>,
     /// Until when it has to serve; none: it has begun to.
     due: Option<Time>,
 }
@@ -322,7 +322,7 @@ impl Launcher {
             pid,
             uid: wanted.uid,
             export: wanted.name.clone(),
-            words: child.stderr.take(),
+            stderr: child.stderr.take(),
             due: Some(now + ACTIVATION_TIME),
         });
         Ok(())
@@ -361,7 +361,7 @@ impl Launcher {
                 Ok(Some((_, status))) => status,
                 Err(_) => return false,
             };
-            let words = supervisor.words.take().map(last_words).unwrap_or_default();
+            let last_line = supervisor.stderr.take().map(stderr_tail).unwrap_or_default();
             let mut why = ActivationRefusal::Ended;
             match (ended.terminating_signal(), ended.exit_status()) {
                 (Some(signal), _) => {
@@ -373,11 +373,11 @@ impl Launcher {
                     why = ActivationRefusal::Failed;
                     notes.push((
                         supervisor.uid,
-                        format!("a supervisor did not become user {}: {words}", supervisor.uid),
+                        format!("a supervisor did not become user {}: {last_line}", supervisor.uid),
                     ));
                 }
                 (None, Some(code)) if code != 0 => {
-                    notes.push((supervisor.uid, format!("a job ended with its supervisor: {words}")));
+                    notes.push((supervisor.uid, format!("a job ended with its supervisor: {last_line}")));
                 }
                 _ => {}
             }
@@ -425,8 +425,8 @@ impl Launcher {
 }
 
 /// The last line that a supervisor wrote.
-fn last_words(mut pipe: ChildStderr) -> String {
-    let mut bytes = vec![0; WORDS_BYTES];
+fn stderr_tail(mut pipe: ChildStderr) -> String {
+    let mut bytes = vec![0; STDERR_TAIL_BYTES];
     // What a process that it left behind may still write is not waited for.
     let read = rustix::io::ioctl_fionbio(&pipe, true).map_err(Into::into).and_then(|()| pipe.read(&mut bytes));
     let text = String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned();

@@ -326,14 +326,14 @@ impl Daemon {
         self.log.own(LogLevel::Info, &text);
     }
 
-    /// Writes what has come up, and now and then what counters say.
+    /// Writes what has come up, and now and then which counters have grown.
     #[inline]
     fn write_log(&mut self, now: Time) {
         while let Some(line) = self.runner.station.take_log_line() {
             self.log.line(line.level, line.topic, line.who, &line.text);
         }
         if self.counters.are_due(now) {
-            for (level, text) in self.counters.look(now, || self.runner.describe(now, false).counters) {
+            for (level, text) in self.counters.sample(now, || self.runner.describe(now, false).counters) {
                 self.log.line(level, "counters", 0, &text);
             }
         }

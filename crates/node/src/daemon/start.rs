@@ -4,7 +4,7 @@
 //! say.
 
 use crate::config::NodeConfig;
-use crate::limits::{START_LOOK, START_TIME, WORDS_BYTES};
+use crate::limits::{START_POLL, START_TIME, STDERR_TAIL_BYTES};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -24,12 +24,12 @@ pub enum StartError {
         why: String,
     },
     /// It ended.
-    #[error("node {name:?} ended at once: {said}")]
+    #[error("node {name:?} ended at once: {stderr}")]
     Ended {
         /// Name of the node.
         name: String,
-        /// What it said.
-        said: String,
+        /// The end of its standard error.
+        stderr: String,
     },
     /// It runs but does not answer.
     #[error("node {name:?} (process {pid}) has not answered within {after_s} s; look at what it does, then end it")]
@@ -68,21 +68,21 @@ pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartErr
         // Ended because another one has the name? That one serves, or will soon, unless it is a
         // stranger.
         if ended && (holder.is_some() || !listening_nodes().contains(&(uid, config.name.clone()))) {
-            return Err(StartError::Ended { name: config.name, said: last_words(&mut child) });
+            return Err(StartError::Ended { name: config.name, stderr: stderr_tail(&mut child) });
         }
         if start.elapsed() >= START_TIME {
             return Err(StartError::Silent { name: config.name, pid: child.id(), after_s: START_TIME.as_secs() });
         }
-        std::thread::sleep(START_LOOK);
+        std::thread::sleep(START_POLL);
     }
 }
 
-fn last_words(child: &mut Child) -> String {
-    let mut said = String::new();
+fn stderr_tail(child: &mut Child) -> String {
+    let mut text = String::new();
     if let Some(stderr) = child.stderr.take() {
-        // What cannot be read was not said.
-        let _ = stderr.take(WORDS_BYTES as u64).read_to_string(&mut said);
+        // What cannot be read counts as not written.
+        let _ = stderr.take(STDERR_TAIL_BYTES as u64).read_to_string(&mut text);
     }
-    let said = said.trim();
-    if said.is_empty() { "it said nothing".into() } else { said.into() }
+    let text = text.trim();
+    if text.is_empty() { "it said nothing".into() } else { text.into() }
 }

@@ -12,25 +12,25 @@ use vmmc_host::channel::listening_nodes;
 use vmmc_host::control::{Answer, Call, NodeEvent};
 use vmmc_nic::Rights;
 
-struct Served {
+struct TestDaemon {
     name: String,
     address: SocketAddr,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
 
-impl Served {
-    fn start(name: &str, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Served {
-        Served::start_after(name, change, |_| ()).0
+impl TestDaemon {
+    fn start(name: &str, change: impl FnOnce(NodeConfig) -> NodeConfig) -> TestDaemon {
+        TestDaemon::start_after(name, change, |_| ()).0
     }
 
-    /// As [`start`](Served::start), with something done once processes can connect and before the
-    /// daemon runs.
+    /// As [`start`](TestDaemon::start), with something done once processes can connect and before
+    /// the daemon runs.
     fn start_after<T>(
         name: &str,
         change: impl FnOnce(NodeConfig) -> NodeConfig,
         before: impl FnOnce(&str) -> T,
-    ) -> (Served, T) {
+    ) -> (TestDaemon, T) {
         let name = format!("test-{name}-{}", std::process::id());
         let config =
             NodeConfig::new(&name).listen(SocketAddr::from(([127, 0, 0, 1], 0))).key(KeySource::Given([9; 32]));
@@ -38,7 +38,7 @@ impl Served {
         let (address, stopper) = (daemon.running().addresses[0], daemon.stopper());
         let done = before(&name);
         let thread = Some(std::thread::spawn(move || daemon.run()));
-        (Served { name, address, stopper, thread }, done)
+        (TestDaemon { name, address, stopper, thread }, done)
     }
 
     fn connect(&self) -> Channel {
@@ -58,7 +58,7 @@ fn connect(name: &str) -> Channel {
     Channel::connect(&node_socket_name(rustix::process::geteuid().as_raw(), name)).unwrap()
 }
 
-impl Drop for Served {
+impl Drop for TestDaemon {
     fn drop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {
@@ -71,8 +71,8 @@ impl Drop for Served {
 fn processes_of_two_daemons_talk() {
     for plain in [false, true] {
         let key = if plain { KeySource::Plain } else { KeySource::Given([9; 32]) };
-        let a = Served::start("a", |c| c.key(key.clone()).plain_trust_users());
-        let b = Served::start("b", |c| c.key(key.clone()).plain_trust_users());
+        let a = TestDaemon::start("a", |c| c.key(key.clone()).plain_trust_users());
+        let b = TestDaemon::start("b", |c| c.key(key.clone()).plain_trust_users());
         let (mut owner, mut importer) = (a.attach(), b.attach());
         let (_, memory) = owner.export("x");
         let (grant, _) = importer.import(Some(&a.address.to_string()), "x", Rights::READ | Rights::WRITE);
@@ -89,7 +89,7 @@ fn processes_of_two_daemons_talk() {
 
 #[test]
 fn a_sleeping_daemon_hears_its_doorbell() {
-    let a = Served::start("bell", |c| c);
+    let a = TestDaemon::start("bell", |c| c);
     let (mut owner, mut importer) = (a.attach(), a.attach());
     let (_, memory) = owner.export("x");
     let (grant, _) = importer.import(None, "x", Rights::WRITE);
@@ -103,7 +103,7 @@ fn a_sleeping_daemon_hears_its_doorbell() {
 
 #[test]
 fn who_sleeps_for_a_word_is_woken_by_short_data() {
-    let (a, b) = (Served::start("word-a", |c| c), Served::start("word-b", |c| c));
+    let (a, b) = (TestDaemon::start("word-a", |c| c), TestDaemon::start("word-b", |c| c));
     let (mut owner, mut importer) = (a.attach(), b.attach());
     let (_, memory) = owner.export("x");
     let (grant, _) = importer.import(Some(&a.address.to_string()), "x", Rights::WRITE);
@@ -125,7 +125,7 @@ fn who_sleeps_for_a_word_is_woken_by_short_data() {
 
 #[test]
 fn a_name_has_one_daemon() {
-    let a = Served::start("one", |c| c);
+    let a = TestDaemon::start("one", |c| c);
     let config = NodeConfig::new(&a.name).key(KeySource::Plain);
     let error = Daemon::start(config).map(drop).unwrap_err();
     assert!(matches!(error, RunError::NameTaken { .. }));
@@ -135,7 +135,7 @@ fn a_name_has_one_daemon() {
 
 #[test]
 fn a_daemon_that_is_told_to_stop_tells_its_processes() {
-    let a = Served::start("stop", |c| c);
+    let a = TestDaemon::start("stop", |c| c);
     let (mut owner, mut other) = (a.attach(), a.attach());
     owner.export("x");
     let (grant, mut fds) = other.import(None, "x", Rights::READ);
@@ -160,7 +160,7 @@ fn a_daemon_that_nobody_uses_ends() {
     // A process is there before it looks for the first time: on a busy machine it might be gone
     // before one has come.
     let linger = |c| NodeConfig { linger: Some(Duration::from_millis(150)), ..c };
-    let (a, channel) = Served::start_after("linger", linger, connect);
+    let (a, channel) = TestDaemon::start_after("linger", linger, connect);
     let process = Raw::over(channel, Rc::new(std::thread::yield_now));
     std::thread::sleep(Duration::from_millis(400));
     assert!(!a.thread.as_ref().unwrap().is_finished(), "it is used");
@@ -175,7 +175,7 @@ fn a_daemon_that_nobody_uses_ends() {
 
 #[test]
 fn an_idle_daemon_sleeps() {
-    let a = Served::start("idle", |c| c);
+    let a = TestDaemon::start("idle", |c| c);
     let mut process = a.attach();
     process.export("x");
     let steps = |process: &mut Raw| match process.call(Call::Info { details: false }) {

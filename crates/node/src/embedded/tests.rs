@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::config::KeySource;
-use crate::limits::{EXCLUSIVE_POLL_FACTOR, SHARED_POLLS};
 use crate::testing::{LONG, Raw, wait};
 use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
 use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode};
@@ -13,13 +12,13 @@ fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn pair(keys: [KeySource; 2], keeper: bool) -> (Embedded, Embedded) {
+fn pair(keys: [KeySource; 2], poller: bool) -> (Embedded, Embedded) {
     let [first, second] = keys;
     let mut a = NodeConfig::new("a").listen(loopback()).key(first).plain_trust_users();
-    a.keeper = keeper;
+    a.poller = poller;
     let a = Embedded::start(a).unwrap();
     let mut b = NodeConfig::new("b").listen(loopback()).peer(&a.addresses()).key(second).plain_trust_users();
-    b.keeper = keeper;
+    b.poller = poller;
     (a, Embedded::start(b).unwrap())
 }
 
@@ -36,7 +35,7 @@ fn joined(a: &Embedded, b: &Embedded) -> (Raw, crate::testing::Registered, Raw, 
 fn joined_by(a: &Embedded, importer: Attachment) -> (Raw, crate::testing::Registered, Raw, u64) {
     let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(importer));
     let (_, memory) = owner.export("x");
-    // The other node is stepped by its keeper, or by the owner's pump.
+    // The other node is stepped by its poller, or by the owner's pump.
     let serial = importer.ask(Raw::import_call(Some("a"), "x", Rights::ALL));
     let answer = wait(&|| owner.pump(), || {
         importer.pump();
@@ -79,7 +78,7 @@ fn nodes_that_are_stepped_by_their_callers_talk() {
 }
 
 #[test]
-fn the_keeper_serves_peers_while_the_owner_computes() {
+fn the_poller_serves_peers_while_the_owner_computes() {
     let (a, b) = pair(plain(), true);
     let (_owner, memory, mut importer, import) = joined(&a, &b);
     memory.region.write(0, b"kept").unwrap();
@@ -89,7 +88,7 @@ fn the_keeper_serves_peers_while_the_owner_computes() {
         (fetch.region, fetch.len, fetch.cookie) = (into.id.into(), 4, cookie);
         importer.post(&fetch, &[]);
         importer.ring();
-        // Nobody steps `a` but its keeper.
+        // Nobody steps `a` but its poller.
         assert_eq!(importer.completion().cookie, cookie);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -100,8 +99,8 @@ fn the_keeper_serves_peers_while_the_owner_computes() {
 
 #[test]
 fn a_parked_thread_is_woken_by_what_another_thread_steps() {
-    for keeper in [false, true] {
-        let (a, b) = pair(plain(), keeper);
+    for poller in [false, true] {
+        let (a, b) = pair(plain(), poller);
         let (_owner, memory, mut importer, import) = joined(&a, &b);
         let waiter = a.attach().unwrap().waiter();
         let region = memory.region.clone();
@@ -129,7 +128,7 @@ fn a_parked_thread_is_woken_by_what_another_thread_steps() {
 
 #[test]
 fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
-    let node = Embedded::start(NodeConfig { keeper: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
+    let node = Embedded::start(NodeConfig { poller: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
     let attachment = node.attach().unwrap();
     let waiter = attachment.waiter();
     let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
@@ -156,7 +155,7 @@ fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
 
 #[test]
 fn a_parked_thread_is_woken_when_another_thread_serves_a_ring() {
-    let node = Embedded::start(NodeConfig { keeper: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
+    let node = Embedded::start(NodeConfig { poller: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
     let attachment = node.attach().unwrap();
     let waiter = attachment.waiter();
     let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
@@ -257,7 +256,7 @@ fn a_posted_send_leaves_although_its_sender_goes_on() {
     command.flags = flags::INLINE;
     importer.post(&command, &77u64.to_le_bytes());
     importer.ring();
-    // Nobody steps either node but their keepers.
+    // Nobody steps either node but their pollers.
     wait(&|| std::thread::sleep(Duration::from_millis(1)), || {
         (memory.region.word(0).unwrap().load(Ordering::SeqCst) == 77).then_some(())
     });
@@ -302,8 +301,8 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     arrives(5);
     for asleep in [true, false] {
         waiter.step();
-        shared.keeper_asleep.store(asleep, Ordering::SeqCst);
-        assert_eq!(try_send_inline(6), !asleep, "the keeper sleeps without this send's timer");
+        shared.poller_asleep.store(asleep, Ordering::SeqCst);
+        assert_eq!(try_send_inline(6), !asleep, "the poller sleeps without this send's timer");
     }
     arrives(6);
     // So does a request, with the checks of the ring.
@@ -340,32 +339,13 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
 }
 
 #[test]
-fn the_keeper_naps_while_somebody_else_holds_the_node() {
+fn the_poller_sleeps_while_somebody_else_holds_the_node() {
     let (a, _b) = pair(plain(), false);
     let shared = &a.0.shared;
     let busy = shared.lock();
     let start = Nanos::monotonic();
-    let kept = std::thread::scope(|scope| scope.spawn(|| shared.keep_awake()).join().unwrap());
+    let kept = std::thread::scope(|scope| scope.spawn(|| shared.poll_until_idle()).join().unwrap());
     drop(busy);
     assert_eq!(kept, None, "who holds it may step");
-    assert!(Nanos::monotonic().since(start) >= KEEPER_NAP, "it would ask again and again");
-}
-
-#[test]
-fn polls_of_a_node_are_short_after_a_thread_was_turned_away() {
-    let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
-    let shared = &node.0.shared;
-    let connection = shared.lock().station.accept(now(), Channel::pair().unwrap().0).unwrap();
-    let stepper = CoreStepper { core: node.0.clone(), connection };
-    let send = Direct::Send { import: 0, offset: 0, data: b"a word" };
-    let ways: [(&str, &dyn Fn() -> bool); 2] =
-        [("a step", &|| stepper.step()), ("a send", &|| stepper.try_send_inline(&send))];
-    for (what, way) in ways {
-        assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
-        let held = shared.lock();
-        assert!(!way(), "{what} of a node that another has");
-        drop(held);
-        (0..SHARED_POLLS).for_each(|poll| assert_eq!(shared.contention.polls(7), 7, "{what}, poll {poll}"));
-    }
-    assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
+    assert!(Nanos::monotonic().since(start) >= POLLER_SLEEP, "it would ask again and again");
 }

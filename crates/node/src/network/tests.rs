@@ -44,14 +44,14 @@ impl World {
         world
     }
 
-    /// One with a hot socket for `to`.
-    fn with_hot(to: SocketAddr) -> World {
+    /// One with a connected socket for `to`.
+    fn with_connected(to: SocketAddr) -> World {
         let mut world = World::new();
-        for number in 0..HOT_SENDS + 2 {
+        for number in 0..CONNECT_SENDS + 2 {
             world.queue(to, number..number + 1);
             assert_eq!(world.transmit(), [number]);
         }
-        assert!(world.network.hot.is_some());
+        assert!(world.network.connected.is_some());
         world
     }
 
@@ -143,7 +143,7 @@ fn a_full_buffer_of_the_network_changes_no_order() {
 
 #[test]
 fn a_message_past_the_rings_does_not_overtake_what_is_held() {
-    let mut world = World::with_hot(peer(1));
+    let mut world = World::with_connected(peer(1));
     world.queue(peer(1), 1_000..1_001);
     answer([AGAIN]);
     assert!(world.send_inline(), "the engine has counted it as sent");
@@ -157,7 +157,7 @@ fn a_message_past_the_rings_does_not_overtake_what_is_held() {
 
 #[test]
 fn a_message_past_the_rings_goes_out_once_whatever_socket_it_takes() {
-    let mut world = World::with_hot(peer(1));
+    let mut world = World::with_connected(peer(1));
     for (to, socket) in [(peer(1), 1), (peer(2), 0), (peer(1), 1)] {
         let before = world.counter("udp_datagrams_out");
         world.queue(to, 7..8);
@@ -283,13 +283,13 @@ fn a_single_datagram_that_is_too_long_for_no_known_reason_is_lost_and_counted() 
 fn an_error_of_an_earlier_datagram_costs_a_connected_socket_nothing() {
     // Anybody can send errors of the network, which the next call brings.
     for error in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NOBUFS] {
-        let mut world = World::with_hot(peer(1));
+        let mut world = World::with_connected(peer(1));
         let before = world.counted();
         world.queue(peer(1), 5..7);
         answer([Err(error)]);
         assert_eq!(world.transmit(), [5, 6], "{error}: sent once, at the second try");
         assert_eq!(world.counted(), [before[0], before[1], before[2] + 2]);
-        assert!(world.network.hot.is_some());
+        assert!(world.network.connected.is_some());
     }
 }
 
@@ -311,56 +311,56 @@ fn an_error_of_a_socket_for_all_is_counted_and_not_tried_again() {
 #[test]
 fn a_connected_socket_that_fails_twice_gives_way_to_the_one_it_came_from() {
     for error in [Errno::PERM, Errno::NETUNREACH, Errno::ADDRNOTAVAIL] {
-        let mut world = World::with_hot(peer(1));
+        let mut world = World::with_connected(peer(1));
         world.queue(peer(1), 5..6);
         answer([Err(error), Err(error)]);
         assert_eq!(world.transmit(), []);
-        assert!(world.network.hot.is_none());
+        assert!(world.network.connected.is_none());
         world.queue(peer(1), 6..7);
         world.network.transmit(&mut world.engine, world.now);
         assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), 0, "{error}");
         assert_eq!(world.counter("udp_send_errors"), 1);
         // It is tried again after as many sends as the first time.
-        (0..HOT_SENDS + 1).for_each(|_| {
+        (0..CONNECT_SENDS + 1).for_each(|_| {
             world.queue(peer(1), 7..8);
             world.transmit();
         });
-        assert!(world.network.hot.is_some() && world.counter("udp_hot_sockets") == 2);
+        assert!(world.network.connected.is_some() && world.counter("udp_connected_sockets") == 2);
     }
 }
 
 #[test]
-fn a_kernel_out_of_memory_does_not_cost_the_hot_socket() {
+fn a_kernel_out_of_memory_does_not_cost_the_connected_socket() {
     for error in [Errno::NOBUFS, Errno::NOMEM] {
-        let mut world = World::with_hot(peer(1));
+        let mut world = World::with_connected(peer(1));
         let before = world.counter("udp_send_errors");
         world.queue(peer(1), 5..6);
         answer([Err(error), Err(error)]);
         assert_eq!(world.transmit(), []);
-        assert!(world.network.hot.is_some(), "{error}: it may hold what has come");
+        assert!(world.network.connected.is_some(), "{error}: it may hold what has come");
         assert_eq!(world.counter("udp_send_errors"), before + 1);
     }
 }
 
 #[test]
-fn an_error_of_another_address_leaves_the_hot_socket() {
-    let mut world = World::with_hot(peer(1));
+fn an_error_of_another_address_leaves_the_connected_socket() {
+    let mut world = World::with_connected(peer(1));
     world.queue(peer(2), 5..6);
     answer([Err(Errno::PERM)]);
     assert_eq!(world.transmit(), []);
-    assert!(world.network.hot.is_some());
+    assert!(world.network.connected.is_some());
 }
 
 #[test]
-fn a_hot_socket_that_cannot_be_had_changes_nothing() {
+fn a_connected_socket_that_cannot_be_had_changes_nothing() {
     kernel(|kernel| kernel.connects = Err(Errno::MFILE));
     let mut world = World::new();
-    for number in 0..3 * HOT_SENDS {
+    for number in 0..3 * CONNECT_SENDS {
         world.queue(peer(1), number..number + 1);
         assert_eq!(world.transmit(), [number]);
     }
-    assert!(world.network.hot.is_none());
-    assert_eq!(world.counter("udp_hot_sockets"), 1, "it is asked for once in such a streak");
+    assert!(world.network.connected.is_none());
+    assert_eq!(world.counter("udp_connected_sockets"), 1, "it is asked for once in such a streak");
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Station {
         self.unwatch(&*connection.control.channel);
         let client = connection.service.map(|at| (at, Client { index, pid: connection.who.pid, uid }));
         if let Some((at, client)) = client {
-            self.hear_out(now, at, client, &connection.control.channel);
+            self.drain_last_messages(now, at, client, &connection.control.channel);
         }
         self.lay_aside(now, uid, connection.control, Some(socket), &mut connection.held);
         if let Some(events) = connection.process.as_mut().and_then(|process| process.events.take()) {
@@ -273,7 +273,7 @@ impl Station {
             let Some(process) = connection.process.as_mut() else { continue };
             let Some(at) = process.links.iter().position(|l| l.importer == gone) else { continue };
             let Some(ring) = process.links.swap_remove(at).ring else { continue };
-            if process.unsay_pair(gone) {
+            if process.withdraw_pair(gone) {
                 unread.push_back(ring);
                 continue;
             }
@@ -285,7 +285,7 @@ impl Station {
                     self.shares.count(connection.who.uid, &mut connection.held, Table::Descriptors, 1);
                 }
             }
-            self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+            self.send_event(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
         }
         // The more mappings a client has made of one, the longer that takes.
         if !unread.is_empty() {

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
-//!       (of files, sockets, memory)               └── longer than CLOSE_PATIENCE: the keeper interrupts it
+//!       (of files, sockets, memory)               └── longer than CLOSE_TIME_LIMIT: the watchdog interrupts it
 //! ```
 //!
 //! Memory waits for nobody, but takes time: the kernel gets the pages of a file back with its last
@@ -22,7 +22,7 @@
 
 use super::shares::Holdings;
 use crate::limits::{
-    CLOSE_BEGUN, CLOSE_PATIENCE, CLOSED_AT_ONCE_BYTES, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX,
+    CLOSE_BEGUN, CLOSE_TIME_LIMIT, CLOSED_AT_ONCE_BYTES, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX,
     UNCLOSED_ALL_MAX, UNCLOSED_MAX,
 };
 use rustix::fs::{OFlags, fcntl_get_seals, fstat, readlink};
@@ -40,7 +40,7 @@ pub(super) struct Closers(Arc<Shared>);
 /// Something whose closing may wait for a user.
 pub(crate) struct Foreign<T: Into<OwnedFd>> {
     what: Option<T>,
-    lane: Lane,
+    key: QueueKey,
     /// It came with a message.
     gift: bool,
     /// What is given back when it is closed.
@@ -61,7 +61,7 @@ impl<T: Into<OwnedFd>> Drop for Foreign<T> {
         if let Some(what) = self.what.take() {
             let held = std::mem::take(&mut self.held);
             let unclosed = Unclosed { what: What::Fd(what.into()), held, gift: self.gift };
-            self.closers.put(self.lane, unclosed);
+            self.closers.put(self.key, unclosed);
         }
     }
 }
@@ -71,7 +71,7 @@ impl Foreign<OwnedFd> {
     pub(super) fn close_here(mut self) -> Holdings {
         drop(self.what.take());
         if self.gift {
-            self.closers.ungift(&mut self.closers.lock(), self.lane.uid);
+            self.closers.ungift(&mut self.closers.lock(), self.key.uid);
         }
         std::mem::take(&mut self.held)
     }
@@ -92,10 +92,10 @@ impl<T: Send> Leftover for Piece<T> {
     }
 }
 
-/// Whose closings wait for each other: files of a file system that never answers must not keep
-/// sockets open.
+/// Names a queue of closings that wait for each other: files of a file system that never answers
+/// must not keep sockets open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Lane {
+struct QueueKey {
     uid: u32,
     of: Of,
 }
@@ -107,7 +107,7 @@ enum Of {
     Memory,
 }
 
-impl Lane {
+impl QueueKey {
     fn threads_max(self) -> usize {
         if self.of == Of::Sockets { SOCKET_CLOSERS_MAX } else { 1 }
     }
@@ -170,9 +170,9 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    lanes: HashMap<Lane, Waiting>,
-    /// Lanes in which something waits, each once.
-    turn: VecDeque<Lane>,
+    queues: HashMap<QueueKey, Waiting>,
+    /// Queues in which something waits, each once.
+    turn: VecDeque<QueueKey>,
     threads: usize,
     idle: usize,
     /// Threads that do not end for want of work.
@@ -182,7 +182,7 @@ struct State {
     gifts: HashMap<u32, usize>,
     /// What can be given back, by user.
     closed: HashMap<u32, Holdings>,
-    keeper_sleeps: bool,
+    watchdog_sleeps: bool,
     /// A process is being made: nothing is closed meanwhile.
     paused: bool,
     over: bool,
@@ -259,16 +259,16 @@ impl Closers {
         self.0.lock().kept = CLOSERS_KEPT;
         (0..CLOSERS_KEPT).for_each(|_| self.0.spawn(&mut self.0.lock()));
         let shared = self.0.clone();
-        let _ = std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || shared.keep());
+        let _ = std::thread::Builder::new().name("vmmc-watchdog".into()).spawn(move || shared.watch());
     }
 
     /// Has a socket to a client closed by a thread, whenever it is dropped.
     pub(super) fn socket<T: Into<OwnedFd>>(&self, uid: u32, socket: T) -> Foreign<T> {
-        self.foreign(Lane { uid, of: Of::Sockets }, socket, false)
+        self.foreign(QueueKey { uid, of: Of::Sockets }, socket, false)
     }
 
-    fn foreign<T: Into<OwnedFd>>(&self, lane: Lane, what: T, gift: bool) -> Foreign<T> {
-        Foreign { what: Some(what), lane, gift, held: Holdings::default(), closers: self.0.clone() }
+    fn foreign<T: Into<OwnedFd>>(&self, key: QueueKey, what: T, gift: bool) -> Foreign<T> {
+        Foreign { what: Some(what), key, gift, held: Holdings::default(), closers: self.0.clone() }
     }
 
     /// Has a thread give up what a process of this user leaves behind, and give back its shares as
@@ -276,7 +276,7 @@ impl Closers {
     pub(super) fn give_up(&self, uid: u32, memory: impl Leftover + 'static) {
         let what = What::Memory(Box::new(memory));
         let unclosed = Unclosed { what, held: Holdings::default(), gift: false };
-        self.0.put(Lane { uid, of: Of::Memory }, unclosed);
+        self.0.put(QueueKey { uid, of: Of::Memory }, unclosed);
     }
 
     /// The same for something that is given up at once.
@@ -304,7 +304,7 @@ impl Closers {
             self.0.gifts.fetch_add(1, Ordering::Relaxed);
             *self.0.lock().gifts.entry(uid).or_default() += 1;
             let list = if of == Of::Memory { &mut given.much } else { &mut given.strange };
-            list.push(self.foreign(Lane { uid, of }, fd, true));
+            list.push(self.foreign(QueueKey { uid, of }, fd, true));
         }
         given
     }
@@ -389,29 +389,29 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn put(self: &Arc<Self>, lane: Lane, mut unclosed: Unclosed) {
+    fn put(self: &Arc<Self>, key: QueueKey, mut unclosed: Unclosed) {
         // Memory is bounded by the share of its user, and waits for nobody.
-        if lane.of != Of::Memory {
+        if key.of != Of::Memory {
             self.unclosed.fetch_add(1, Ordering::Relaxed);
         }
         if self.inline {
             while !unclosed.close() {
-                self.give_back(&mut self.lock(), lane.uid, &mut unclosed.held);
+                self.return_holdings(&mut self.lock(), key.uid, &mut unclosed.held);
             }
-            return self.closed(&mut self.lock(), lane, unclosed);
+            return self.closed(&mut self.lock(), key, unclosed);
         }
         let mut state = self.lock();
-        let queue = &mut state.lanes.entry(lane).or_default().queue;
+        let queue = &mut state.queues.entry(key).or_default().queue;
         queue.push_back(unclosed);
         if queue.len() == 1 {
-            state.turn.push_back(lane);
+            state.turn.push_back(key);
         }
         self.call_hands(&mut state);
     }
 
     /// Has a thread look at what waits, if one may.
     fn call_hands(self: &Arc<Self>, state: &mut State) {
-        if state.paused || state.next_lane().is_none() {
+        if state.paused || state.next_queue().is_none() {
             return;
         }
         if state.idle > 0 {
@@ -438,11 +438,11 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let next = if state.paused { None } else { state.take() };
-            if let Some((lane, mut unclosed)) = next {
-                let memory = (lane.of == Of::Memory).then_some(lane.uid);
+            if let Some((key, mut unclosed)) = next {
+                let memory = (key.of == Of::Memory).then_some(key.uid);
                 state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0, memory });
                 self.call_hands(&mut state);
-                if std::mem::take(&mut state.keeper_sleeps) {
+                if std::mem::take(&mut state.watchdog_sleeps) {
                     self.alarm.notify_one();
                 }
                 drop(state);
@@ -450,10 +450,10 @@ impl Shared {
                 state = self.lock();
                 state.busy.retain(|busy| busy.thread != thread);
                 if is_closed {
-                    self.closed(&mut state, lane, unclosed);
+                    self.closed(&mut state, key, unclosed);
                 } else {
-                    self.give_back(&mut state, lane.uid, &mut unclosed.held);
-                    state.put_back(lane, unclosed);
+                    self.return_holdings(&mut state, key.uid, &mut unclosed.held);
+                    state.put_back(key, unclosed);
                 }
                 continue;
             }
@@ -464,14 +464,14 @@ impl Shared {
             let (found, waited) = self.work.wait_timeout(state, CLOSER_IDLE).unwrap_or_else(|e| e.into_inner());
             state = found;
             state.idle -= 1;
-            if waited.timed_out() && state.threads > state.kept && state.next_lane().is_none() {
+            if waited.timed_out() && state.threads > state.kept && state.next_queue().is_none() {
                 break;
             }
         }
         state.threads -= 1;
     }
 
-    fn give_back(&self, state: &mut State, uid: u32, held: &mut Holdings) {
+    fn return_holdings(&self, state: &mut State, uid: u32, held: &mut Holdings) {
         state.closed.entry(uid).or_default().add(&std::mem::take(held));
         self.any_closed.store(true, Ordering::Relaxed);
     }
@@ -486,70 +486,70 @@ impl Shared {
         }
     }
 
-    fn closed(&self, state: &mut State, lane: Lane, mut unclosed: Unclosed) {
-        if let Some(waiting) = state.lanes.get_mut(&lane) {
+    fn closed(&self, state: &mut State, key: QueueKey, mut unclosed: Unclosed) {
+        if let Some(waiting) = state.queues.get_mut(&key) {
             waiting.threads -= 1;
             if waiting.threads == 0 && waiting.queue.is_empty() {
-                state.lanes.remove(&lane);
+                state.queues.remove(&key);
             }
         }
         if unclosed.gift {
-            self.ungift(state, lane.uid);
+            self.ungift(state, key.uid);
         }
-        self.give_back(state, lane.uid, &mut unclosed.held);
-        if lane.of != Of::Memory {
+        self.return_holdings(state, key.uid, &mut unclosed.held);
+        if key.of != Of::Memory {
             self.unclosed.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so;
     /// what cannot be interrupted keeps its thread, and its user's other files, until it is done.
-    fn keep(self: Arc<Self>) {
+    fn watch(self: Arc<Self>) {
         let mut state = self.lock();
         while !state.over || !state.busy.is_empty() {
             let now = Instant::now();
             for busy in state.busy.iter_mut().filter(|busy| busy.memory.is_none()) {
-                let patience = CLOSE_PATIENCE * (1 << busy.interrupts.min(9));
-                if now.duration_since(busy.since) >= patience {
+                let limit = CLOSE_TIME_LIMIT * (1 << busy.interrupts.min(9));
+                if now.duration_since(busy.since) >= limit {
                     busy.interrupts += 1;
                     interrupt_thread(busy.thread);
                 }
             }
             if state.busy.is_empty() {
-                state.keeper_sleeps = true;
+                state.watchdog_sleeps = true;
                 state = self.alarm.wait(state).unwrap_or_else(|e| e.into_inner());
             } else {
                 self.call_hands(&mut state);
-                state = self.alarm.wait_timeout(state, CLOSE_PATIENCE).unwrap_or_else(|e| e.into_inner()).0;
+                state = self.alarm.wait_timeout(state, CLOSE_TIME_LIMIT).unwrap_or_else(|e| e.into_inner()).0;
             }
         }
     }
 }
 
 impl State {
-    /// Where the next lane is whose turn it is, and that may have another thread.
-    fn next_lane(&self) -> Option<usize> {
-        self.turn.iter().position(|lane| self.lanes.get(lane).is_some_and(|w| w.threads < lane.threads_max()))
+    /// Where the next queue is whose turn it is, and that may have another thread.
+    fn next_queue(&self) -> Option<usize> {
+        self.turn.iter().position(|key| self.queues.get(key).is_some_and(|w| w.threads < key.threads_max()))
     }
 
-    fn take(&mut self) -> Option<(Lane, Unclosed)> {
-        let lane = self.turn.remove(self.next_lane()?)?;
-        let waiting = self.lanes.get_mut(&lane)?;
+    fn take(&mut self) -> Option<(QueueKey, Unclosed)> {
+        let key = self.turn.remove(self.next_queue()?)?;
+        let waiting = self.queues.get_mut(&key)?;
         let unclosed = waiting.queue.pop_front()?;
         waiting.threads += 1;
         if !waiting.queue.is_empty() {
-            self.turn.push_back(lane);
+            self.turn.push_back(key);
         }
-        Some((lane, unclosed))
+        Some((key, unclosed))
     }
 
     /// More of it is left, before what came after it.
-    fn put_back(&mut self, lane: Lane, unclosed: Unclosed) {
-        let waiting = self.lanes.entry(lane).or_default();
+    fn put_back(&mut self, key: QueueKey, unclosed: Unclosed) {
+        let waiting = self.queues.entry(key).or_default();
         waiting.threads -= 1;
         waiting.queue.push_front(unclosed);
         if waiting.queue.len() == 1 {
-            self.turn.push_back(lane);
+            self.turn.push_back(key);
         }
     }
 }

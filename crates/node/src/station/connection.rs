@@ -35,7 +35,7 @@ pub(super) struct Connection {
     pub(super) control: Outbox,
     pub(super) who: PeerCredentials,
     /// Last sign of life while not attached.
-    pub(super) heard: Time,
+    pub(super) last_received: Time,
     pub(super) process: Option<Process>,
     /// It is a client of that service instead.
     pub(super) service: Option<usize>,
@@ -45,7 +45,7 @@ pub(super) struct Connection {
     /// instead.
     pub(super) held_back: bool,
     /// It is to be closed, and nothing is read from it any more.
-    pub(super) is_dying: bool,
+    pub(super) is_closing: bool,
     /// What it has of the tables that users share.
     pub(super) held: Holdings,
     /// Its calls that wait for an answer.
@@ -58,12 +58,12 @@ impl Connection {
             number,
             control,
             who,
-            heard: now,
+            last_received: now,
             process: None,
             service: None,
             refused: None,
             held_back: false,
-            is_dying: false,
+            is_closing: false,
             held: Holdings::default(),
             calls_waiting: 0,
         }
@@ -101,8 +101,8 @@ pub(super) enum Stopped {
     Kernel,
 }
 
-/// Where descriptors that are under way count.
-pub(super) struct Purse<'a> {
+/// The account in which descriptors that are under way count.
+pub(super) struct DescriptorAccount<'a> {
     pub(super) shares: &'a mut Shares,
     pub(super) uid: u32,
     pub(super) held: &'a mut Holdings,
@@ -125,8 +125,13 @@ impl Outbox {
     }
 
     /// Sends a message, or queues it. Returns the number of messages that went out.
-    pub(super) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>, purse: &mut Purse<'_>) -> Result<u64, Gone> {
-        self.send_about(None, bytes, fds, purse)
+    pub(super) fn send(
+        &mut self,
+        bytes: Vec<u8>,
+        fds: Vec<OwnedFd>,
+        account: &mut DescriptorAccount<'_>,
+    ) -> Result<u64, Gone> {
+        self.send_about(None, bytes, fds, account)
     }
 
     /// The same for a message that introduces a process.
@@ -135,9 +140,9 @@ impl Outbox {
         about: Option<u32>,
         bytes: Vec<u8>,
         fds: Vec<OwnedFd>,
-        purse: &mut Purse<'_>,
+        account: &mut DescriptorAccount<'_>,
     ) -> Result<u64, Gone> {
-        if self.waiting.is_empty() && self.try_send(&bytes, &fds, purse)? {
+        if self.waiting.is_empty() && self.try_send(&bytes, &fds, account)? {
             return Ok(1);
         }
         let more = bytes.len() + OUTBOX_ENTRY_BYTES;
@@ -178,10 +183,10 @@ impl Outbox {
     }
 
     /// Sends what waits, as far as there is room. Returns the number of messages that went out.
-    pub(super) fn retry(&mut self, purse: &mut Purse<'_>) -> Result<u64, Gone> {
+    pub(super) fn retry(&mut self, account: &mut DescriptorAccount<'_>) -> Result<u64, Gone> {
         let mut sent = 0;
         while let Some(message) = self.waiting.pop_front() {
-            let outcome = self.try_send(&message.bytes, &message.fds, purse);
+            let outcome = self.try_send(&message.bytes, &message.fds, account);
             if !matches!(outcome, Ok(true)) {
                 self.waiting.push_front(message);
                 outcome?;
@@ -194,16 +199,16 @@ impl Outbox {
     }
 
     /// Sends a message, unless the socket is full or its descriptors would be too many under way.
-    fn try_send(&mut self, bytes: &[u8], fds: &[OwnedFd], purse: &mut Purse<'_>) -> Result<bool, Gone> {
+    fn try_send(&mut self, bytes: &[u8], fds: &[OwnedFd], account: &mut DescriptorAccount<'_>) -> Result<bool, Gone> {
         self.stopped = None;
         let count = fds.len() as u32;
         if count > 0 {
-            self.settle(purse);
+            self.release_taken(account);
             if self.under_way + count > UNDER_WAY_PER_SOCKET_MAX {
                 self.stopped = Some(Stopped::Unread);
                 return Ok(false);
             }
-            if let Err(full) = purse.shares.take(purse.uid, purse.held, Table::UnderWay, count) {
+            if let Err(full) = account.shares.take(account.uid, account.held, Table::UnderWay, count) {
                 self.stopped = Some(full.into());
                 return Ok(false);
             }
@@ -224,14 +229,14 @@ impl Outbox {
             }
             Err(_) => Err(Gone),
         };
-        purse.shares.give(purse.uid, purse.held, Table::UnderWay, count);
+        account.shares.give(account.uid, account.held, Table::UnderWay, count);
         outcome
     }
 
-    /// Gives back what is known to have been taken.
-    pub(super) fn settle(&mut self, purse: &mut Purse<'_>) {
+    /// Takes descriptors off the account that the client has taken.
+    pub(super) fn release_taken(&mut self, account: &mut DescriptorAccount<'_>) {
         if self.under_way > 0 && self.channel.is_all_taken() {
-            purse.shares.give(purse.uid, purse.held, Table::UnderWay, std::mem::take(&mut self.under_way));
+            account.shares.give(account.uid, account.held, Table::UnderWay, std::mem::take(&mut self.under_way));
         }
     }
 
@@ -265,7 +270,7 @@ pub(super) struct Process {
     /// Completions that found their ring full. While there are any, no command of the process is
     /// taken, so the engine's bounds on its operations and redirections bound them.
     overflow: VecDeque<Completion>,
-    /// Imports whose failed sends are told among them.
+    /// Imports whose failed sends are reported among them.
     failures: Vec<u64>,
     pub(super) gates: Gates,
     pub(super) wake: WakeSender,
@@ -276,7 +281,7 @@ pub(super) struct Process {
     pub(super) events: Option<Outbox>,
     /// Absent for a process that is this one, or that cannot be seen.
     pub(super) watch: Option<ProcessWatch>,
-    /// What its notifiers look at before they wake it; and the descriptor that they get.
+    /// What its notifiers read before they wake it; and the descriptor that they get.
     pub(super) notify_bell: NotifyBell,
     pub(super) bell_readers: OwnedFd,
     /// Its wake-ups, for a process that steps the node that it waits for.
@@ -290,10 +295,10 @@ pub(super) struct Process {
     pub(super) links: Vec<Link>,
     /// Rings of importers which have gone, which this process may not have read to the end.
     pub(super) former_rings: VecDeque<Unmapped>,
-    /// Looks at its ring in vain.
-    pub(super) quiet: u32,
-    /// Progress of the engine at which it said `Busy`; it is offered the command again when there
-    /// is more.
+    /// Polls of its ring in a row that found nothing.
+    pub(super) empty_polls: u32,
+    /// Progress of the engine at which it answered `Busy`; it is offered the command again when
+    /// there is more.
     pub(super) stalled_at: Option<u64>,
     pub(super) wake_due: bool,
     pub(super) commands_taken: u64,
@@ -303,8 +308,8 @@ pub(super) struct Process {
     /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on
     /// operations; a process that uses a cookie twice harms its own data.
     pub(super) in_use: Vec<(u64, Pages)>,
-    /// Pages that the node must still take from it, once transfers have ended.
-    pub(super) pins_owed: u64,
+    /// Pages that the node must still take from it, once no transfer uses them.
+    pub(super) pins_to_reclaim: u64,
 }
 
 /// What the station knows of an import.
@@ -370,14 +375,14 @@ impl Process {
             imports_held: 0,
             links: Vec::new(),
             former_rings: VecDeque::new(),
-            quiet: 0,
+            empty_polls: 0,
             stalled_at: None,
             wake_due: false,
             commands_taken: 0,
             program: parts.program,
             revocations: 0,
             in_use: Vec::new(),
-            pins_owed: 0,
+            pins_to_reclaim: 0,
         }
     }
 
@@ -523,7 +528,7 @@ impl Process {
     /// Whether its ring need not be looked at each time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.quiet >= RING_QUIET_POLLS
+        self.empty_polls >= RING_QUIET_POLLS
     }
 
     /// Wakes the process if it sleeps and there is something for it.
@@ -548,19 +553,24 @@ impl Process {
         self.wake_by(AttachArea::words_awaited);
     }
 
-    /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a
-    /// process that sees it grow finds the message.
-    pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>, purse: &mut Purse<'_>) -> Result<(), Gone> {
+    /// Sends the process an event, or queues it. `events_sent` grows with what has really gone out,
+    /// so a process that sees it grow finds the message.
+    pub(super) fn queue_event(
+        &mut self,
+        event: &NodeEvent,
+        fds: Vec<OwnedFd>,
+        account: &mut DescriptorAccount<'_>,
+    ) -> Result<(), Gone> {
         let about = if let NodeEvent::Pair { process, .. } = event { Some(*process) } else { None };
         let Some(events) = &mut self.events else { return Err(Gone) };
-        let sent = events.send_about(about, encode(event), fds, purse)?;
+        let sent = events.send_about(about, encode(event), fds, account)?;
         self.count_events(sent);
         Ok(())
     }
 
-    /// Unsays that a process may notify, if it has not been told yet. So processes that come and go
-    /// do not fill the queue of one that collects nothing.
-    pub(super) fn unsay_pair(&mut self, gone: ProcessId) -> bool {
+    /// Withdraws the event that a process may notify, if it has not gone out yet. So processes that
+    /// come and go do not fill the queue of one that collects nothing.
+    pub(super) fn withdraw_pair(&mut self, gone: ProcessId) -> bool {
         self.events.as_mut().is_some_and(|events| events.withdraw(gone.0))
     }
 

@@ -5,10 +5,10 @@
 
 use super::Station;
 use super::closers::Given;
-use super::connection::{Process, Purse, Stopped};
+use super::connection::{DescriptorAccount, Process, Stopped};
 use super::refusal as refusals;
 use super::refusal::{invalid, refusal};
-use super::services::Said;
+use super::services::ServiceMessage;
 use super::shares::{Holdings, Table};
 use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
@@ -28,7 +28,7 @@ impl Station {
     pub(super) fn serve_connection(&mut self, index: usize, now: Time) {
         for _ in 0..CONTROL_BATCH {
             if self.is_stuck(index) {
-                return self.let_die(index);
+                return self.close_later(index);
             }
             // What is to be closed says nothing more. A user that has had its turn is served in the
             // next one, after all others: its sockets stay readable.
@@ -38,7 +38,7 @@ impl Station {
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
             match connection.control.channel.try_receive_all() {
                 Ok(Received { bytes, fds, fate }) => {
-                    connection.heard = now;
+                    connection.last_received = now;
                     let who = connection.who;
                     let uid = who.uid;
                     self.counters.control_calls += 1;
@@ -47,7 +47,7 @@ impl Station {
                             format!("{} sent a message that is none; it is let go", process(&who))
                         });
                         drop(self.sort(uid, fds));
-                        return self.let_die(index);
+                        return self.close_later(index);
                     };
                     *self.turn.entry(uid).or_default() += work(&request.call) + bytes.len() / CONTROL_WORK_BYTES;
                     let given = self.sort(uid, fds);
@@ -56,7 +56,7 @@ impl Station {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
                         if fate == Fate::Left {
                             // It is still in the socket, and is closed with it.
-                            return self.let_die(index);
+                            return self.close_later(index);
                         }
                     } else if !given.strange.is_empty() || !given.much.is_empty() && !registers {
                         self.log_user(LogLevel::Warn, uid, || {
@@ -85,7 +85,7 @@ impl Station {
     /// of it waits to be collected.
     fn may_read(&mut self, index: usize) -> bool {
         let connection = self.connections.get_mut(index).and_then(Option::as_mut);
-        let Some(connection) = connection.filter(|connection| !connection.is_dying) else { return false };
+        let Some(connection) = connection.filter(|connection| !connection.is_closing) else { return false };
         if self.turn.get(&connection.who.uid).is_some_and(|used| *used >= CONTROL_USER_TURN) {
             return false;
         }
@@ -93,9 +93,10 @@ impl Station {
             return true;
         }
         let connection = &mut **connection;
-        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
-        match connection.control.retry(&mut purse) {
-            Err(_) => self.let_die(index),
+        let mut account =
+            DescriptorAccount { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        match connection.control.retry(&mut account) {
+            Err(_) => self.close_later(index),
             Ok(sent) => {
                 if sent > 0 {
                     self.services.sent(connection.service, index);
@@ -116,7 +117,7 @@ impl Station {
         if std::mem::take(&mut connection.held_back) {
             let connection = self.connections[index].as_ref().expect("just seen");
             if self.watch_for(&connection.control.channel, index, epoll::EventFlags::IN).is_err() {
-                self.let_die(index);
+                self.close_later(index);
             }
         }
         true
@@ -131,7 +132,7 @@ impl Station {
             self.watch_held_back(index);
         }
         if !self.user_may_wait(index) {
-            self.let_die(index);
+            self.close_later(index);
         }
     }
 
@@ -142,7 +143,7 @@ impl Station {
         let stopped = connection.control.stopped.is_some();
         let flags = if stopped { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
         if self.watch_for(&connection.control.channel, index, flags).is_err() {
-            self.let_die(index);
+            self.close_later(index);
         }
     }
 
@@ -187,7 +188,7 @@ impl Station {
         // Whom the node does not serve gets no call of any kind through.
         if let Some(refusal) = self.connections[index].as_mut().and_then(|c| c.refused.clone()) {
             self.reply(index, serial, Err(refusal), Vec::new());
-            self.let_die(index);
+            self.close_later(index);
             return false;
         }
         let result = self.serve_call(index, now, serial, request.call, fds);
@@ -246,16 +247,18 @@ impl Station {
             Call::Info { details } => Ok(self.info(now, index, details)),
             Call::Stop => self.call_stop(index),
             Call::Service { service, version, message } => {
-                return self.serve_service(now, index, Said { service, version, message }, fds).map(|()| None);
+                return self
+                    .serve_service(now, index, ServiceMessage { service, version, message }, fds)
+                    .map(|()| None);
             }
             Call::Ask { service, version, message } => {
-                self.ask_service(now, index, &Said { service, version, message })
+                self.ask_service(now, index, &ServiceMessage { service, version, message })
             }
         };
         answer.map(|answer| Some((answer, Vec::new())))
     }
 
-    /// Counts work for the user of a connection beyond what its message said.
+    /// Counts work for the user of a connection beyond what its message announced.
     pub(super) fn charge(&mut self, index: usize, work: usize) {
         if let Some(connection) = &self.connections[index] {
             *self.turn.entry(connection.who.uid).or_default() += work;
@@ -350,7 +353,7 @@ impl Station {
             connection.control.forget_waiting();
         }
         self.reply(index, serial, Err(refusal(RefusalCode::TableFull, why.to_string())), Vec::new());
-        self.let_die(index);
+        self.close_later(index);
     }
 
     /// Answers a request; lets the process go if it collects nothing.
@@ -363,7 +366,7 @@ impl Station {
             let level = if serious { LogLevel::Warn } else { LogLevel::Debug };
             self.log_user(level, who.uid, || format!("{} was refused: {}", process(&who), refusal.message));
         }
-        self.look_if_short(index, &fds);
+        self.poll_unread_if_short(index, &fds);
         let Some(connection) = self.connections[index].as_deref_mut() else { return };
         let attaches = matches!(result, Ok(Answer::Attached { .. }));
         let mut bytes = encode(&Reply { serial, result });
@@ -371,8 +374,9 @@ impl Station {
             let message = format!("an answer of {} bytes does not fit; ask without details", bytes.len());
             bytes = encode(&Reply { serial, result: Err(refusal(RefusalCode::TableFull, message)) });
         }
-        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
-        match connection.control.send(bytes, fds, &mut purse) {
+        let mut account =
+            DescriptorAccount { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        match connection.control.send(bytes, fds, &mut account) {
             Ok(_) if connection.control.is_waiting() => {
                 let stopped = connection.control.stopped;
                 self.log_stopped(index, stopped);
@@ -382,7 +386,7 @@ impl Station {
                 }
             }
             Ok(_) => {}
-            Err(_) => self.let_die(index),
+            Err(_) => self.close_later(index),
         }
     }
 }

@@ -80,14 +80,14 @@ impl Station {
             Event::PeerUp { name, addr } => {
                 self.log_peer(LogLevel::Info, &name, || format!("node {name:?} is up at {addr}"));
                 self.counters.peers_up += 1;
-                self.tell_services_of_new_peer(now);
+                self.notify_services_of_new_peer(now);
             }
             Event::PeerDown { name, why } => {
                 // A goodbye is as it should be.
                 let level = if why == PeerDownReason::Closed { LogLevel::Info } else { LogLevel::Warn };
                 self.log_peer(level, &name, || format!("node {name:?} is down: {why}"));
                 self.counters.peers_down += 1;
-                self.tell_services_of_lost_peers(now);
+                self.notify_services_of_lost_peers(now);
             }
         }
     }
@@ -128,7 +128,7 @@ impl Station {
     fn import_broken(&mut self, process: ProcessId, import: ImportId, why: OpError) {
         let Some(index) = self.by_slot.get(process.slot()).copied().flatten() else { return };
         let event = NodeEvent::ImportBroken { import: import.to_u64(), status: why.code(), args: why.args() };
-        self.tell(index, &event, Vec::new());
+        self.send_event(index, &event, Vec::new());
     }
 
     fn pong(&mut self, cookie: Cookie, result: Result<Duration, ImportError>) {

@@ -174,9 +174,9 @@ impl Station {
     /// A name whose holder is to be closed is free already for its user, who pays for closing it
     /// now.
     fn free_name(&mut self, index: usize, uid: u32, name: Option<&str>, now: Time) {
-        let Some(name) = name.filter(|_| !self.dying.is_empty()) else { return };
+        let Some(name) = name.filter(|_| !self.reap_queue.is_empty()) else { return };
         let holder = self.engine.holder_of_name(name, uid);
-        if holder.is_some_and(|holder| self.bury_first(holder, now)) {
+        if holder.is_some_and(|holder| self.reap_first(holder, now)) {
             self.charge(index, CONTROL_USER_TURN);
         }
     }

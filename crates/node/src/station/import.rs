@@ -224,7 +224,7 @@ impl Station {
         exporter.links[link].ring = Some(ring);
         let uid = self.user_of(importer);
         let same_user = self.connections[owner].as_ref().is_some_and(|connection| connection.who.uid == uid);
-        self.tell(owner, &NodeEvent::Pair { process: importer.0, uid, same_user }, vec![theirs]);
+        self.send_event(owner, &NodeEvent::Pair { process: importer.0, uid, same_user }, vec![theirs]);
         Ok(ours)
     }
 

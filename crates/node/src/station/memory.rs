@@ -174,7 +174,7 @@ impl Memory {
         done
     }
 
-    /// Says whose region is touched from here on; gives what is to be said afterwards.
+    /// Marks whose region is touched from here on; returns the mark before.
     pub(super) fn mark(&self, at: RegionRef) -> Option<Before> {
         self.reachable(at).map(|(memory, slot)| self.mark_of(at, memory, slot))
     }

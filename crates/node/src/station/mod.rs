@@ -18,7 +18,6 @@ mod calls;
 mod closers;
 mod connection;
 mod control;
-mod dying;
 mod events;
 mod export;
 mod gates;
@@ -30,6 +29,7 @@ mod memory;
 mod notes;
 mod outlived;
 mod pins;
+mod reaping;
 mod redirection;
 mod refusal;
 mod rings;
@@ -49,7 +49,7 @@ pub use settings::StationConfig;
 use shares::{Shares, Table};
 
 use calls::Calls;
-use connection::{Connection, Outbox, Purse, Stopped};
+use connection::{Connection, DescriptorAccount, Outbox, Stopped};
 use export::{ExportRecord, Revocations};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
@@ -129,7 +129,7 @@ pub struct Station {
     revocations: Revocations,
     redirecting: redirection::Redirecting,
     /// Connections to close at the next opportunity.
-    dying: dying::Dying,
+    reap_queue: reaping::ReapQueue,
     /// All control sockets, doorbells and watches.
     epoll: OwnedFd,
     uid: u32,
@@ -194,7 +194,7 @@ impl Station {
             pins: pins::Pins::new(config.pinned_pages_max),
             revocations: Revocations::default(),
             redirecting: redirection::Redirecting::default(),
-            dying: dying::Dying::default(),
+            reap_queue: reaping::ReapQueue::default(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,
             uid: rustix::process::geteuid().as_raw(),
             started: now,
@@ -360,7 +360,7 @@ impl Station {
         if !self.pins.is_idle() {
             worked |= self.serve_pins(now);
         }
-        worked |= self.bury(now);
+        worked |= self.reap(now);
         self.serve_unread(now);
         worked | self.step_services(now)
     }
@@ -383,11 +383,11 @@ impl Station {
             match readable(data) {
                 // Replies wait, and nobody will take them.
                 Readable::Control if flags.contains(epoll::EventFlags::HUP) && self.is_held_back(index) => {
-                    self.let_die(index);
+                    self.close_later(index);
                 }
                 Readable::Control => self.serve_connection(index, now),
                 Readable::Ended => self.end(index),
-                Readable::Doorbell => self.look_again(index),
+                Readable::Doorbell => self.poll_ring_again(index),
                 Readable::Bell => {}
                 Readable::Outside => self.outside = true,
                 Readable::Outlived => self.serve_outlived(),
@@ -399,7 +399,7 @@ impl Station {
         if self.unattached > 0 {
             self.drop_silent(now);
         }
-        worked |= self.bury(now);
+        worked |= self.reap(now);
         worked |= self.serve_events(now);
         worked
     }
@@ -415,7 +415,7 @@ impl Station {
             self.engine.handle_datagram(now, from, datagram, &mut self.memory);
         }
         while let Some((peer, message)) = self.engine.poll_message() {
-            self.hear_message(now, peer, &message);
+            self.handle_message(now, peer, &message);
         }
     }
 
@@ -432,10 +432,10 @@ impl Station {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
     }
 
-    /// Whether the engine has something to tell or to send.
+    /// Whether the engine has events, messages or packets.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.engine.has_news()
+    pub(crate) fn has_pending_work(&self) -> bool {
+        self.engine.has_pending_work()
     }
 
     /// The region that a packet lends from, until [`end_of_loan`](Self::end_of_loan); none if it is
@@ -498,7 +498,7 @@ impl Station {
         &self.config.name
     }
 
-    /// The engine, for those who look (simulator, statistics).
+    /// The engine, for observers (simulator, statistics).
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -511,41 +511,42 @@ impl Station {
         self.serve_events(now);
         self.close_gates();
         for index in self.attached.clone() {
-            self.tell(index, &NodeEvent::Stopping, Vec::new());
+            self.send_event(index, &NodeEvent::Stopping, Vec::new());
         }
     }
 
     /// Sends an event to a process, and lets the process go if it collects nothing.
-    fn tell(&mut self, index: usize, event: &NodeEvent, fds: Vec<OwnedFd>) {
-        self.look_if_short(index, &fds);
+    fn send_event(&mut self, index: usize, event: &NodeEvent, fds: Vec<OwnedFd>) {
+        self.poll_unread_if_short(index, &fds);
         let Some(connection) = self.connections[index].as_deref_mut() else { return };
         let Some(process) = connection.process.as_mut() else { return };
-        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
-        let told = process.tell(event, fds, &mut purse);
-        match (told, process.events.as_ref()) {
+        let mut account =
+            DescriptorAccount { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        let sent = process.queue_event(event, fds, &mut account);
+        match (sent, process.events.as_ref()) {
             (Ok(()), Some(events)) if events.is_waiting() => {
                 self.congested = true;
                 let stopped = events.stopped;
                 self.log_stopped(index, stopped);
                 if !self.user_may_wait(index) {
-                    self.let_die(index);
+                    self.close_later(index);
                 }
             }
             (Ok(()), _) => {}
-            (Err(_), _) => self.let_die(index),
+            (Err(_), _) => self.close_later(index),
         }
     }
 
-    /// Before descriptors are sent to a client whose user has its share of them under way: looks
+    /// Before descriptors are sent to a client whose user has its share of them under way: checks
     /// how many were taken meanwhile.
-    fn look_if_short(&mut self, index: usize, fds: &[OwnedFd]) {
+    fn poll_unread_if_short(&mut self, index: usize, fds: &[OwnedFd]) {
         let Some(uid) = self.connections[index].as_ref().map(|c| c.who.uid) else { return };
         if !fds.is_empty() && self.shares.check(uid, Table::UnderWay, fds.len() as u64).is_err() {
-            self.look_at_unread();
+            self.poll_unread();
         }
     }
 
-    /// Says that the kernel lets no descriptors pass.
+    /// Logs that the kernel lets no descriptors pass.
     fn log_stopped(&mut self, index: usize, stopped: Option<Stopped>) {
         let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
         if let Some(Stopped::Kernel) = stopped {
@@ -562,23 +563,24 @@ impl Station {
     /// Tries again to send what waits for room.
     fn relieve(&mut self) {
         self.congested = false;
-        self.look_at_unread();
+        self.poll_unread();
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             let service = connection.service;
-            let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+            let mut account =
+                DescriptorAccount { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
             let control = &mut connection.control;
-            let mut gone = control.is_waiting() && control.retry(&mut purse).is_err();
+            let mut gone = control.is_waiting() && control.retry(&mut account).is_err();
             let mut waiting = control.is_waiting();
             if let Some(process) = &mut connection.process {
-                match process.events.as_mut().map_or(Ok(0), |events| events.retry(&mut purse)) {
+                match process.events.as_mut().map_or(Ok(0), |events| events.retry(&mut account)) {
                     Ok(sent) => process.count_events(sent),
                     Err(_) => gone = true,
                 }
                 waiting |= process.events.as_ref().is_some_and(Outbox::is_waiting);
             }
             if gone {
-                self.let_die(index);
+                self.close_later(index);
             } else {
                 self.congested |= waiting;
                 self.services.sent(service, index);
@@ -590,25 +592,25 @@ impl Station {
     /// Closes connections that have not attached in time.
     fn drop_silent(&mut self, now: Time) {
         for index in 0..self.connections.len() {
-            let silent = |c: &Connection| c.is_silent() && now.since(c.heard) >= ATTACH_TIME;
+            let silent = |c: &Connection| c.is_silent() && now.since(c.last_received) >= ATTACH_TIME;
             if self.connections[index].as_deref().is_some_and(silent) {
-                self.let_die(index);
+                self.close_later(index);
             }
         }
     }
 
     /// The process behind a connection has ended.
     fn end(&mut self, index: usize) {
-        if self.connections.get(index).is_some_and(|c| c.as_ref().is_some_and(|c| !c.is_dying)) {
+        if self.connections.get(index).is_some_and(|c| c.as_ref().is_some_and(|c| !c.is_closing)) {
             self.counters.processes_died += 1;
-            self.let_die(index);
+            self.close_later(index);
         }
     }
 
-    /// A doorbell rang: the ring is worth a look each time again.
-    fn look_again(&mut self, index: usize) {
+    /// A doorbell rang: the ring is polled each time again.
+    fn poll_ring_again(&mut self, index: usize) {
         if let Some(process) = self.connections.get_mut(index).and_then(|c| c.as_mut()?.process.as_mut()) {
-            process.quiet = 0;
+            process.empty_polls = 0;
         }
     }
 

@@ -4,17 +4,17 @@
 //! ```text
 //!  Pin ──▶ granted ──▶ installed, Done
 //!    │ └── asker holds its share ──▶ EvictFirst (it chooses which)
-//!    └──── somebody holds more ──▶ GiveBack to that one ──▶ it unpins, or in GIVE_BACK_TIME the node does ──▶ installed, Done
+//!    └──── somebody holds more ──▶ GiveBack to that one ──▶ it unpins, or in RECLAIM_TIME the node does ──▶ installed, Done
 //! ```
 //!
-//! Invariant: what the budget says a process has is what its table has installed, plus what it is
-//! owed while transfers still use the pages. A process that keeps what it was asked for loses
+//! Invariant: what the budget says a process has is what its table has installed, plus what is
+//! to be reclaimed once no transfer uses it. A process that keeps what it was asked for loses
 //! translations that no transfer uses; its later commands with these addresses are refused, and its
 //! library pins again.
 
 use super::Station;
 use super::refusal::{memory as memory_refusal, refusal};
-use crate::limits::{GIVE_BACK_TIME, PIN_RUNS_WAITING_MAX, PINNED_PART, PINS_WAITING_MAX};
+use crate::limits::{PIN_RUNS_WAITING_MAX, PINNED_PART, PINS_WAITING_MAX, RECLAIM_TIME};
 use std::time::Duration;
 use vmmc_host::control::{Answer, NodeEvent, PageRun, PinRun, Refusal, RefusalCode};
 use vmmc_host::memory::total_bytes;
@@ -26,7 +26,7 @@ use vmmc_utlb::{Budget, BudgetAction, BudgetError, Decision, Page, Pages, Proces
 pub(super) struct Pins {
     budget: Budget,
     waiting: Vec<Waiting>,
-    /// Asks under way, or pages owed.
+    /// Asks under way, or pages to reclaim.
     busy: bool,
     pub(super) asked: u64,
     pub(super) revoked: u64,
@@ -51,7 +51,7 @@ pub(crate) fn default_pages() -> usize {
 
 impl Pins {
     pub(super) fn new(pages: usize) -> Pins {
-        let budget = Budget::new(pages, GIVE_BACK_TIME.as_micros() as u64);
+        let budget = Budget::new(pages, RECLAIM_TIME.as_micros() as u64);
         Pins { budget, waiting: Vec::new(), busy: false, asked: 0, revoked: 0 }
     }
 
@@ -138,7 +138,7 @@ impl Station {
         self.memory.check_pins(process, &pin, unpin).map_err(|e| memory_refusal(&e))?;
         let given = self.memory.unpin(process, unpin);
         if given > 0 {
-            self.give_back(process, given, now);
+            self.count_unpinned(process, given, now);
         }
         let (number, uid) = self.connections[index].as_ref().map_or((0, 0), |c| (c.number, c.who.uid));
         let answer = self.request_pins(Waiting { index, number, serial, process, uid, pin, pages: 0 }, now);
@@ -155,7 +155,7 @@ impl Station {
         for process in self.attached.iter().filter_map(|&i| self.connections[i].as_ref()?.process.as_ref()) {
             let pinned = self.memory.table(process.id).map_or(0, |table| table.pages());
             let granted = self.pins.budget.granted(tagged(process.id)) as u64;
-            assert!(pinned <= granted + process.pins_owed, "{pinned} pinned, {granted} granted");
+            assert!(pinned <= granted + process.pins_to_reclaim, "{pinned} pinned, {granted} granted");
             all += granted;
         }
         assert_eq!(all + self.pins.free() as u64, self.config.pinned_pages_max as u64);
@@ -190,22 +190,23 @@ impl Station {
     fn install(&mut self, process: ProcessId, pin: &[PinRun], granted: u64, now: Time) {
         let unused = granted.saturating_sub(self.memory.pin(process, pin));
         if unused > 0 {
-            self.pins.budget.given_back(tagged(process), unused as usize, self.pin_time(now));
+            self.pins.budget.released(tagged(process), unused as usize, self.pin_time(now));
         }
     }
 
-    /// A process unpinned so many pages: first those that the node was to take anyway, which are
-    /// counted already.
-    fn give_back(&mut self, process: ProcessId, pages: u64, now: Time) {
+    /// Counts pages that a process has unpinned: first those that the node was to reclaim, which
+    /// are counted already.
+    fn count_unpinned(&mut self, process: ProcessId, pages: u64, now: Time) {
         let now_us = self.pin_time(now);
-        let owed = self.by_slot.get(process.slot()).copied().flatten();
-        let owed = owed.and_then(|i| self.connections[i].as_mut()?.process.as_mut()).map(|p| &mut p.pins_owed);
-        let counted = owed.map_or(0, |owed| {
-            let counted = pages.min(*owed);
-            *owed -= counted;
+        let owner = self.by_slot.get(process.slot()).copied().flatten();
+        let to_reclaim =
+            owner.and_then(|i| self.connections[i].as_mut()?.process.as_mut()).map(|p| &mut p.pins_to_reclaim);
+        let counted = to_reclaim.map_or(0, |left| {
+            let counted = pages.min(*left);
+            *left -= counted;
             counted
         });
-        self.pins.budget.given_back(tagged(process), (pages - counted) as usize, now_us);
+        self.pins.budget.released(tagged(process), (pages - counted) as usize, now_us);
         self.pins.busy = true;
     }
 
@@ -218,9 +219,9 @@ impl Station {
             match action {
                 BudgetAction::Ask { process, pages, .. } => {
                     self.pins.asked += pages as u64;
-                    let within_ms = GIVE_BACK_TIME.as_millis() as u64;
+                    let within_ms = RECLAIM_TIME.as_millis() as u64;
                     if let Some(index) = self.by_slot[usize::from(process.0)] {
-                        self.tell(index, &NodeEvent::GiveBack { pages: pages as u64, within_ms }, Vec::new());
+                        self.send_event(index, &NodeEvent::GiveBack { pages: pages as u64, within_ms }, Vec::new());
                     }
                 }
                 BudgetAction::EvictOwn { process, pages } => {
@@ -231,13 +232,13 @@ impl Station {
                 BudgetAction::Grant { process, pages } => self.granted(process, pages as u64, now),
                 BudgetAction::Revoke { process, pages } => {
                     if let Some(index) = self.by_slot[usize::from(process.0)] {
-                        self.owe(index, pages as u64);
+                        self.add_pins_to_reclaim(index, pages as u64);
                     }
                 }
             }
         }
-        let owing = self.attached.clone().into_iter().filter(|i| self.take_owed(*i)).count();
-        self.pins.busy = owing > 0 || self.pins.budget.deadline_us().is_some();
+        let unfinished = self.attached.clone().into_iter().filter(|i| self.reclaim_pins(*i)).count();
+        self.pins.busy = unfinished > 0 || self.pins.budget.deadline_us().is_some();
         any
     }
 
@@ -251,13 +252,13 @@ impl Station {
             }
             // More than was granted: it asks anew, behind the others.
             Ok(_) => {
-                self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
+                self.pins.budget.released(process, pages as usize, self.pin_time(now));
                 let to = Waiting { pin: Vec::new(), ..waiting };
                 let Some(result) = self.request_pins(waiting, now).transpose() else { return };
                 return self.answer_pin(&to, result);
             }
             Err(error) => {
-                self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
+                self.pins.budget.released(process, pages as usize, self.pin_time(now));
                 Err(memory_refusal(&error))
             }
         };
@@ -270,27 +271,28 @@ impl Station {
         }
     }
 
-    fn owe(&mut self, index: usize, pages: u64) {
+    fn add_pins_to_reclaim(&mut self, index: usize, pages: u64) {
         if let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) {
-            process.pins_owed += pages;
+            process.pins_to_reclaim += pages;
         }
     }
 
-    /// Takes what a process owes, as far as no transfer uses it; whether it still owes.
-    fn take_owed(&mut self, index: usize) -> bool {
+    /// Reclaims pages of a process that no transfer uses; returns whether there are more to
+    /// reclaim.
+    fn reclaim_pins(&mut self, index: usize) -> bool {
         let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { return false };
-        if process.pins_owed == 0 {
+        if process.pins_to_reclaim == 0 {
             return false;
         }
         let used = Used::new(process.in_use.iter().map(|(_, pages)| *pages));
-        let taken = self.memory.revoke(process.id, process.pins_owed, |page| used.contains(page));
+        let taken = self.memory.revoke(process.id, process.pins_to_reclaim, |page| used.contains(page));
         self.pins.revoked += taken;
-        process.pins_owed -= taken;
+        process.pins_to_reclaim -= taken;
         // Nothing is left to take of a process that has nothing pinned.
         if self.memory.table(process.id).is_none_or(|table| table.pages() == 0) {
-            process.pins_owed = 0;
+            process.pins_to_reclaim = 0;
         }
-        process.pins_owed > 0
+        process.pins_to_reclaim > 0
     }
 
     /// When [`serve_pins`](Self::serve_pins) has something to do.

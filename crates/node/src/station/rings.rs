@@ -95,8 +95,8 @@ fn serve_ring(
     now: Time,
     mark: &Mark,
 ) -> usize {
-    let told = !process.overflows() || process.drain_overflow();
-    if !told || process.stalled_at == Some(progress) || desk.redirecting.is_full(process.id) {
+    let drained = !process.overflows() || process.drain_overflow();
+    if !drained || process.stalled_at == Some(progress) || desk.redirecting.is_full(process.id) {
         process.wake_if_due();
         return 0;
     }
@@ -133,7 +133,7 @@ fn serve_ring(
             Err(why) => fail(process, &raw, why),
         }
     }
-    process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
+    process.empty_polls = if taken > 0 { 0 } else { process.empty_polls.saturating_add(1) };
     process.commands_taken += taken as u64;
     process.wake_if_due();
     taken

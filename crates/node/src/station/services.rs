@@ -1,8 +1,8 @@
 //! The services of a node, as its station drives them.
 //!
-//! The station knows of a service what [`Service`] says. A message of a process is passed on with
-//! what came along, one of another node without its first four bytes: number and version of the
-//! service.
+//! The station knows of a service what [`Service`] declares. A message of a process is passed on
+//! with what came along, one of another node without its first four bytes: number and version of
+//! the service.
 //!
 //! Invariant: a connection is a client of one service or a process of the engine, never both; a
 //! client that breaks the rules loses its connection, and nobody else notices. While a service is
@@ -12,7 +12,7 @@ use super::outlived::Kept;
 use super::refusal::{invalid, refusal};
 use super::shares::Table;
 use super::{Readable, Station};
-use crate::limits::{SERVICE_LAST_WORDS_MAX, SERVICE_MESSAGE_PARTS_MAX};
+use crate::limits::{SERVICE_DRAIN_MESSAGES_MAX, SERVICE_MESSAGE_PARTS_MAX};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use vmmc_host::Channel;
@@ -34,8 +34,8 @@ struct Registered {
     memory: u64,
 }
 
-/// What was said to a service, in a control message.
-pub(super) struct Said {
+/// A control message for a service.
+pub(super) struct ServiceMessage {
     pub(super) service: u16,
     pub(super) version: u16,
     pub(super) message: Vec<u8>,
@@ -46,7 +46,7 @@ struct Facade<'a> {
     station: &'a mut Station,
     at: usize,
     now: Time,
-    /// Clients that a message went out to, and memory that is gone already: the service hears of
+    /// Clients that a message went out to, and memory that is gone already: the service is told of
     /// both at the end of the call.
     sent: Vec<usize>,
     gone: Vec<u64>,
@@ -139,38 +139,38 @@ impl Station {
         &mut self,
         now: Time,
         index: usize,
-        said: Said,
+        call: ServiceMessage,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
         let (client, joined) = self.client(index);
-        let at = self.find_service(&said)?;
-        if let Err(why) = self.check_version(at, &said) {
+        let at = self.find_service(&call)?;
+        if let Err(why) = self.check_version(at, &call) {
             if let Some(service) = self.services.0[at].service.as_deref_mut() {
-                service.refused_version(client, said.version);
+                service.refused_version(client, call.version);
             }
             return Err(why);
         }
         let done = match joined {
             Some(joined) if joined == at => {
-                self.with_service(at, now, |service, node| service.call(node, client, &said.message, fds))
+                self.with_service(at, now, |service, node| service.call(node, client, &call.message, fds))
             }
             Some(_) => Err(Misbehaved),
             None if self.is_process(index) => Err(Misbehaved),
-            None => self.join(now, index, at, &said.message, fds)?,
+            None => self.join(now, index, at, &call.message, fds)?,
         };
         if done == Err(Misbehaved) {
-            self.let_die(index);
+            self.close_later(index);
         }
         Ok(())
     }
 
     /// A question of the node's own user.
-    pub(super) fn ask_service(&mut self, now: Time, index: usize, said: &Said) -> Result<Answer, Refusal> {
-        let at = self.find_service(said)?;
+    pub(super) fn ask_service(&mut self, now: Time, index: usize, call: &ServiceMessage) -> Result<Answer, Refusal> {
+        let at = self.find_service(call)?;
         let name = self.services.0[at].about.name;
         self.only_owner(index, &format!("ask about the {name} of"))?;
-        self.check_version(at, said)?;
-        let answer = self.with_service(at, now, |service, node| service.ask(node, &said.message));
+        self.check_version(at, call)?;
+        let answer = self.with_service(at, now, |service, node| service.ask(node, &call.message));
         match answer {
             Ok(message) => Ok(Answer::Service { message }),
             Err(Misbehaved) => Err(invalid(format!("the service {name} knows no such question"))),
@@ -178,22 +178,22 @@ impl Station {
     }
 
     /// Which one is meant.
-    fn find_service(&self, said: &Said) -> Result<usize, Refusal> {
-        self.services.find(said.service).ok_or_else(|| {
-            let message = format!("this node has no service of number {}", said.service);
+    fn find_service(&self, call: &ServiceMessage) -> Result<usize, Refusal> {
+        self.services.find(call.service).ok_or_else(|| {
+            let message = format!("this node has no service of number {}", call.service);
             refusal(RefusalCode::NotStarted, message)
         })
     }
 
-    /// Whether it speaks the version of whoever said this.
-    fn check_version(&self, at: usize, said: &Said) -> Result<(), Refusal> {
+    /// Whether it speaks the version of this message.
+    fn check_version(&self, at: usize, call: &ServiceMessage) -> Result<(), Refusal> {
         let about = self.services.0[at].about;
-        if said.version == about.version {
+        if call.version == about.version {
             return Ok(());
         }
         let message = format!(
             "the library speaks version {} of {} and the node {}; use the same release of both",
-            said.version, about.name, about.version
+            call.version, about.name, about.version
         );
         Err(refusal(RefusalCode::Version, message))
     }
@@ -230,9 +230,9 @@ impl Station {
         joined
     }
 
-    /// What a client said before it went, and nobody has read.
-    pub(super) fn hear_out(&mut self, now: Time, at: usize, client: Client, channel: &Channel) {
-        for _ in 0..SERVICE_LAST_WORDS_MAX {
+    /// Hands the service the messages that a client sent before it went, and nobody has read.
+    pub(super) fn drain_last_messages(&mut self, now: Time, at: usize, client: Client, channel: &Channel) {
+        for _ in 0..SERVICE_DRAIN_MESSAGES_MAX {
             if self.closers.is_stuck(client.uid) {
                 return;
             }
@@ -244,11 +244,11 @@ impl Station {
             };
             let about = self.services.0[at].about;
             let fits = (service, version) == (about.id, about.version);
-            let heard = fits
+            let taken = fits
                 && self
-                    .with_service(at, now, |service, node| service.last_words(node, client, &message, given.fds))
+                    .with_service(at, now, |service, node| service.last_message(node, client, &message, given.fds))
                     .is_ok();
-            if !heard || fate == Fate::Left {
+            if !taken || fate == Fate::Left {
                 return;
             }
         }
@@ -261,17 +261,17 @@ impl Station {
     }
 
     /// A message of another node for the same service here.
-    pub(super) fn hear_message(&mut self, now: Time, from: PeerRef, message: &[u8]) {
+    pub(super) fn handle_message(&mut self, now: Time, from: PeerRef, message: &[u8]) {
         let parts = message.split_first_chunk::<2>().and_then(|(id, rest)| Some((id, rest.split_first_chunk::<2>()?)));
         let meant = parts.and_then(|(id, (version, rest))| {
             let at = self.services.find(u16::from_le_bytes(*id))?;
             (self.services.0[at].about.version == u16::from_le_bytes(*version)).then_some((at, rest))
         });
-        let heard = match meant {
+        let handled = match meant {
             Some((at, rest)) => self.with_service(at, now, |service, node| service.message(node, from, rest)),
             None => Err(Misbehaved),
         };
-        if heard == Err(Misbehaved) {
+        if handled == Err(Misbehaved) {
             let name = self.engine.peer_name(from).map(|name| name.to_string()).unwrap_or_default();
             self.note(
                 now,
@@ -281,12 +281,12 @@ impl Station {
     }
 
     /// A session with another node has begun.
-    pub(super) fn tell_services_of_new_peer(&mut self, now: Time) {
+    pub(super) fn notify_services_of_new_peer(&mut self, now: Time) {
         self.each_service(now, |service, node| service.peer_came(node));
     }
 
     /// Sessions with other nodes have ended.
-    pub(super) fn tell_services_of_lost_peers(&mut self, now: Time) {
+    pub(super) fn notify_services_of_lost_peers(&mut self, now: Time) {
         self.each_service(now, |service, node| service.peers_changed(node));
     }
 
@@ -300,7 +300,7 @@ impl Station {
         worked
     }
 
-    /// Memory is gone of which a service has said that it has no more use for it.
+    /// Memory is gone for which a service has no more use.
     pub(super) fn service_memory_is_gone(&mut self, at: usize, token: u64) {
         if let Some(service) = self.services.0[at].service.as_deref_mut() {
             service.memory_is_gone(token);

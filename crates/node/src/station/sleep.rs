@@ -4,7 +4,7 @@
 //! what they post after that look rings a doorbell.
 
 use super::{Station, StationError, system};
-use crate::limits::{ATTACH_TIME, OUTBOX_RETRY, REVOCATION_LOOK};
+use crate::limits::{ATTACH_TIME, OUTBOX_RETRY, REVOCATION_POLL};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -29,12 +29,12 @@ impl Station {
         let mut next = self.engine.poll_timeout();
         let mut sooner = |at: Time| next = Some(next.map_or(at, |n| n.min(at)));
         if !self.revocations.is_empty() {
-            sooner(now + REVOCATION_LOOK);
+            sooner(now + REVOCATION_POLL);
         }
         if self.congested || self.overflows() {
             sooner(now + OUTBOX_RETRY);
         }
-        if !self.dying.is_empty() {
+        if !self.reap_queue.is_empty() {
             sooner(now);
         }
         if let Some(at) = self.pins_due(now) {
@@ -43,13 +43,13 @@ impl Station {
         self.services.next_timeout().into_iter().for_each(&mut sooner);
         self.unread.next_timeout().into_iter().for_each(&mut sooner);
         if self.unattached > 0 {
-            let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.heard).min();
-            first.into_iter().for_each(|heard| sooner(heard + ATTACH_TIME));
+            let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.last_received).min();
+            first.into_iter().for_each(|last| sooner(last + ATTACH_TIME));
         }
         next
     }
 
-    /// Looks at a descriptor of whoever drives this station too;
+    /// Polls a descriptor of the owner of this station too;
     /// [`take_outside`](Self::take_outside) then says that one was readable.
     pub(crate) fn watch_outside(&self, fd: impl AsFd) -> Result<(), StationError> {
         self.watch(fd, 0, Readable::Outside).map_err(system("epoll_ctl"))
@@ -79,7 +79,7 @@ impl Station {
             ready |= process.is_ready(progress);
         });
         ready |= self.services.prepare_sleep() || self.engine.has_events() || !self.redirecting.is_idle();
-        ready |= !self.dying.is_empty();
+        ready |= !self.reap_queue.is_empty();
         ready
     }
 

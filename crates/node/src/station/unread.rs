@@ -10,9 +10,9 @@
 //! [`UNDER_WAY_PART`](crate::limits::UNDER_WAY_PART) of the kernel's bound is under way.
 
 use super::Station;
-use super::connection::{Outbox, Purse};
+use super::connection::{DescriptorAccount, Outbox};
 use super::shares::{Holdings, Table};
-use crate::limits::{UNREAD_LOOK, UNREAD_LOOK_MAX};
+use crate::limits::{UNREAD_POLL, UNREAD_POLL_MAX};
 use std::time::Duration;
 use vmmc_host::Nanos;
 use vmmc_nic::Time;
@@ -23,7 +23,7 @@ pub(super) struct Unread {
     ends: Vec<End>,
     due: Time,
     pause: Duration,
-    looked: Option<Nanos>,
+    polled_at: Option<Nanos>,
 }
 
 struct End {
@@ -52,7 +52,7 @@ impl Station {
         from: &mut Holdings,
     ) {
         outbox.forget_waiting();
-        outbox.settle(&mut Purse { shares: &mut self.shares, uid, held: from });
+        outbox.release_taken(&mut DescriptorAccount { shares: &mut self.shares, uid, held: from });
         outbox.channel.shut_down();
         if outbox.under_way() == 0 {
             outbox.channel.held = socket.unwrap_or_default();
@@ -65,45 +65,46 @@ impl Station {
         });
         held.add(&from.split(&Holdings::of(Table::UnderWay, outbox.under_way()), 1));
         self.unread.ends.push(End { uid, outbox, held });
-        (self.unread.due, self.unread.pause) = (now + UNREAD_LOOK, UNREAD_LOOK);
+        (self.unread.due, self.unread.pause) = (now + UNREAD_POLL, UNREAD_POLL);
     }
 
-    /// Looks now and then whether queues of connections that are over have been emptied.
+    /// Checks now and then whether queues of connections that are over have been emptied.
     pub(super) fn serve_unread(&mut self, now: Time) {
         if self.unread.next_timeout().is_some_and(|due| due <= now) {
-            self.look_at_ends();
+            self.poll_ended();
             self.unread.due = now + self.unread.pause;
-            self.unread.pause = (self.unread.pause * 2).min(UNREAD_LOOK_MAX);
+            self.unread.pause = (self.unread.pause * 2).min(UNREAD_POLL_MAX);
         }
     }
 
-    fn look_at_ends(&mut self) {
+    fn poll_ended(&mut self) {
         let shares = &mut self.shares;
         self.unread.ends.retain_mut(|end| {
-            end.outbox.settle(&mut Purse { shares, uid: end.uid, held: &mut end.held });
+            end.outbox.release_taken(&mut DescriptorAccount { shares, uid: end.uid, held: &mut end.held });
             if end.outbox.under_way() == 0 {
-                // Given back when it is closed.
+                // Released when it is closed.
                 end.outbox.channel.held = std::mem::take(&mut end.held);
             }
             end.outbox.under_way() > 0
         });
     }
 
-    /// A share is short: what has been taken meanwhile is given back, unless that was looked at
-    /// just now.
-    pub(super) fn look_at_unread(&mut self) {
+    /// A share is short: descriptors that were taken meanwhile count no more. Does nothing just
+    /// after the last such poll.
+    pub(super) fn poll_unread(&mut self) {
         let now = Nanos::monotonic();
-        if self.unread.looked.is_some_and(|looked| now.since(looked) < UNREAD_LOOK) {
+        if self.unread.polled_at.is_some_and(|last| now.since(last) < UNREAD_POLL) {
             return;
         }
-        self.unread.looked = Some(now);
+        self.unread.polled_at = Some(now);
         for connection in self.connections.iter_mut().flatten() {
             let connection = &mut **connection;
-            let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
-            connection.control.settle(&mut purse);
+            let mut account =
+                DescriptorAccount { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+            connection.control.release_taken(&mut account);
             let events = connection.process.as_mut().and_then(|process| process.events.as_mut());
-            events.into_iter().for_each(|events| events.settle(&mut purse));
+            events.into_iter().for_each(|events| events.release_taken(&mut account));
         }
-        self.look_at_ends();
+        self.poll_ended();
     }
 }

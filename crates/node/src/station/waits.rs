@@ -2,8 +2,8 @@
 //!
 //! The kernel lets whoever touches a page wait while somebody else punches a hole there, for as
 //! long as it takes to go over all mappings of that memory: some 0.2 us for each, of which a client
-//! can make millions. The seals that forbid holes forbid shared writing, too. So the node says
-//! whose memory it is about to touch, one word without a system call, and a thread looks now and
+//! can make millions. The seals that forbid holes forbid shared writing, too. So the node marks
+//! whose memory it is about to touch, one word without a system call, and a thread checks now and
 //! then whether it is stuck there. A user whose memory has kept the node longer than
 //! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it
 //! is touched any more, its connections end, and new ones are refused. Memory that is resident and
@@ -19,7 +19,7 @@ use super::connection::Connection;
 use super::refusal::held_up;
 use super::{Nanos, Station};
 use crate::limits::{
-    BARRED_TIME, HELD_UP_LOOK, HELD_UP_LOOK_IDLE, HELD_UP_LOOK_SOON, HELD_UP_MAX, HELD_UP_SOON, HELD_UP_WINDOW,
+    BARRED_TIME, HELD_UP_CHECK, HELD_UP_CHECK_IDLE, HELD_UP_CHECK_SOON, HELD_UP_MAX, HELD_UP_SOON, HELD_UP_WINDOW,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ use vmmc_host::Region;
 use vmmc_host::control::Refusal;
 use vmmc_nic::{ProcessId, RegionId, RegionRef, Time};
 
-/// Says whose memory is touched.
+/// Marks whose memory is touched.
 #[derive(Clone, Default)]
 pub(super) struct Mark(Arc<Shared>);
 
@@ -61,7 +61,7 @@ enum Who {
     Region(ProcessId, RegionId),
 }
 
-/// What was said before; see [`Mark::set`].
+/// The mark before; see [`Mark::set`].
 #[derive(Clone, Copy)]
 pub(super) struct Before(u64, u64);
 
@@ -76,34 +76,34 @@ const USER: u64 = u32::MAX as u64;
 const REGION: u64 = u32::MAX as u64;
 
 impl Mark {
-    /// This region is touched from here on, which is this user's; gives what is to be said
-    /// afterwards.
+    /// This region is touched from here on, which is this user's; returns the mark
+    /// before.
     #[inline]
     pub(super) fn set(&self, uid: u32, at: RegionRef) -> Before {
-        self.say(u64::from(uid.wrapping_add(1)), key(at))
+        self.store(u64::from(uid.wrapping_add(1)), key(at))
     }
 
     /// The same of one that several users may write.
     #[inline]
     pub(super) fn set_shared(&self, at: RegionRef) -> Before {
-        self.say(REGION, key(at))
+        self.store(REGION, key(at))
     }
 
     /// Touched is what was touched before [`set`](Self::set).
     #[inline]
     pub(super) fn back(&self, Before(whose, region): Before) {
-        self.say(whose & USER, region);
+        self.store(whose & USER, region);
     }
 
     /// Nobody's memory is touched.
     #[inline]
     pub(super) fn clear(&self) {
-        self.say(0, 0);
+        self.store(0, 0);
     }
 
-    /// Only one thread does.
+    /// Only one thread stores.
     #[inline]
-    fn say(&self, user: u64, region: u64) -> Before {
+    fn store(&self, user: u64, region: u64) -> Before {
         let before = Before(self.0.whose.load(Ordering::Relaxed), self.0.region.load(Ordering::Relaxed));
         self.0.region.store(region, Ordering::Release);
         self.0.whose.store(((before.0 >> 32).wrapping_add(1) << 32) | user, Ordering::Release);
@@ -128,7 +128,7 @@ impl Mark {
     }
 }
 
-/// The thread that looks; it ends with this.
+/// The thread that checks; it ends with this.
 #[derive(Default)]
 pub(super) struct Waits {
     mark: Mark,
@@ -185,12 +185,12 @@ impl Shared {
 
     fn run(&self, path: &str, own: [u32; 2], others: impl Fn(u32) -> bool) {
         let mut charged: HashMap<Who, (Instant, Duration)> = HashMap::new();
-        let (mut soon, mut pause, mut last) = (0, HELD_UP_LOOK, 0);
-        while self.pause(if soon > 0 { HELD_UP_LOOK_SOON } else { pause }) {
+        let (mut soon, mut pause, mut last) = (0, HELD_UP_CHECK, 0);
+        while self.pause(if soon > 0 { HELD_UP_CHECK_SOON } else { pause }) {
             soon = u32::saturating_sub(soon, 1);
             let whose = self.whose.load(Ordering::Acquire);
             let idle = whose == std::mem::replace(&mut last, whose) && whose & USER == 0;
-            pause = if idle { (pause * 2).min(HELD_UP_LOOK_IDLE) } else { HELD_UP_LOOK };
+            pause = if idle { (pause * 2).min(HELD_UP_CHECK_IDLE) } else { HELD_UP_CHECK };
             let region = self.region.load(Ordering::Acquire);
             let who = match whose & USER {
                 0 => continue,
@@ -207,7 +207,7 @@ impl Shared {
             charged.retain(|_, (since, _)| since.elapsed() < HELD_UP_WINDOW);
             let before = charged.get(&who).map_or(Duration::ZERO, |(_, time)| *time);
             loop {
-                if !self.pause(HELD_UP_LOOK_SOON) {
+                if !self.pause(HELD_UP_CHECK_SOON) {
                     return;
                 }
                 if self.whose.load(Ordering::Acquire) != whose || stuck(path) != Some(reads) || others(uid) {
@@ -289,7 +289,7 @@ impl Station {
                 if let Some(process) = &connection.process {
                     self.memory.bar(process.id);
                 }
-                self.let_die(index);
+                self.close_later(index);
             }
         }
     }

@@ -38,7 +38,7 @@ impl Checker for Notification {
                 })
             }
             Seen::Notified { export, op, told } => notified(model, *export, *op, told),
-            Seen::Settled => self.due.drain(..).try_for_each(|op| {
+            Seen::Quiescent => self.due.drain(..).try_for_each(|op| {
                 let live = model.ops[op].export.is_some_and(|e| model.exports[e].is_live());
                 require(model.ops[op].notified == 1 || !live, || {
                     format!("{op} is in memory and its notification is missing")

@@ -37,13 +37,13 @@ pub(crate) fn is_decided(model: &Model) -> bool {
 
 fn deadlines_are_kept(model: &Model) -> Result<(), String> {
     let now_ns = model.now_ns.saturating_sub(DEADLINE_SLACK_NS);
-    let patience_ns = model.peer_timeout_ns + DEAD_PEER_SLACK_NS;
+    let wait_limit_ns = model.peer_timeout_ns + DEAD_PEER_SLACK_NS;
     for &key in &model.open_ops {
         let op = &model.ops[key];
         let died_ns =
             op.export.and_then(|e| model.exports[e].ended).filter(|e| e.1 == ExportEnd::NodeCrashed).map(|e| e.0);
         let waited_ns = died_ns.map_or(0, |at| model.now_ns - at.max(op.posted_at_ns));
-        require(waited_ns <= patience_ns, || {
+        require(waited_ns <= wait_limit_ns, || {
             format!("{key} is outstanding {} ms after the node of its export died", waited_ns / 1_000_000)
         })?;
     }

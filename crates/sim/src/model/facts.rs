@@ -199,7 +199,7 @@ pub(crate) struct Import {
     pub(crate) id: Option<ImportId>,
     pub(crate) export: Option<ExportKey>,
     pub(crate) granted: Rights,
-    /// Refusals for want of room that its process has heard of.
+    /// Refusals for want of room that its process knows of.
     pub(crate) refusals: u32,
     /// Appends through it, oldest first.
     pub(crate) appends: Vec<OpKey>,
@@ -232,7 +232,7 @@ pub(crate) enum OpKind {
         notify: bool,
         counter: Option<u64>,
     },
-    /// A record for a ring, posted when its process had heard of so many refusals.
+    /// A record for a ring, posted when its process knew of so many refusals.
     Append {
         notify: bool,
         refusals: u32,
@@ -246,7 +246,7 @@ pub(crate) enum OpKind {
 }
 
 impl OpKind {
-    /// How many refusals its sender had heard of, of an append.
+    /// How many refusals its sender knew of, of an append.
     pub(crate) fn refusals(&self) -> Option<u32> {
         match self {
             OpKind::Append { refusals, .. } => Some(*refusals),

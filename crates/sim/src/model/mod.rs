@@ -380,11 +380,11 @@ impl Model {
 
     /// Whether nothing more can come of the operation at the receiver, so that its place may be
     /// used again.
-    pub(crate) fn is_settled(&self, key: OpKey) -> bool {
+    pub(crate) fn is_final(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let gone = op.export.is_some_and(|e| !self.exports[e].is_live());
-        let told = op.notified > 0 || !op.asks_notification() || op.export.is_none_or(|e| !self.exports[e].notify);
-        op.mistake.is_some() || gone || op.is_applied() && told
+        let notified = op.notified > 0 || !op.asks_notification() || op.export.is_none_or(|e| !self.exports[e].notify);
+        op.mistake.is_some() || gone || op.is_applied() && notified
     }
 
     /// Whether a send without bytes is to raise a counter in the export's region. A second one
@@ -406,11 +406,11 @@ impl Model {
     /// land there.
     pub(crate) fn is_free(&self, region: RegionKey, start: u64, end: u64) -> bool {
         let region = &self.regions[region];
-        region.landing_on(start, end).all(|piece| self.is_settled(piece.op))
+        region.landing_on(start, end).all(|piece| self.is_final(piece.op))
             && !region.readers.iter().any(|r| r.0 < end && start < r.1 && self.ops[r.2].outcome == Outcome::Open)
     }
 
-    /// Forgets settled operations that landed on `start..end`, to make room for a new one.
+    /// Forgets final operations that landed on `start..end`, to make room for a new one.
     fn clear_landing(&mut self, region: RegionKey, start: u64, end: u64) {
         let region = &mut self.regions[region];
         let stale: Vec<u64> = region.landing_on(start, end).map(|piece| piece.start).collect();

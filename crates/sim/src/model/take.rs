@@ -54,7 +54,7 @@ pub(crate) enum Seen {
     /// A level inside an engine, and what it may rise to.
     Level { node: usize, what: &'static str, value: u64, bound: u64 },
     /// One call into an engine is over, all its events taken.
-    Settled,
+    Quiescent,
     /// A workload action is over.
     Step,
     /// The run is over.
@@ -87,7 +87,7 @@ impl Model {
                 self.redirects[*redirect].done = true;
                 self.redirects[*redirect].ended = true;
             }
-            Seen::Settled => self.just_landed = None,
+            Seen::Quiescent => self.just_landed = None,
             Seen::Pong { ping, .. } => self.pings[*ping].answered = true,
             _ => {}
         }

@@ -129,7 +129,7 @@ fn questions_about_a_connection_while_a_node_is_silent_leave_little_to_say_to_it
     let offer = Offer { client: 0, connection: 1, cookie: 9 };
     let peer = two.peer();
     let id = sockets.open_link(&mut two.node(), peer, &own, &offer, 1).unwrap();
-    sockets.meet(&mut two.node(), id, 77);
+    sockets.match_offers(&mut two.node(), id, 77);
     let place = *sockets.clients[&0].ends.iter().next().expect("it was matched");
     let end: EndRef = sockets.end_ref(place);
     two.silent = true;

@@ -1,12 +1,12 @@
 //! A connection whose other end is on another node: what its process asks of the nodes, and how it
-//! hears that one of them has gone.
+//! learns that one of them has gone.
 //!
-//! Invariant: within a node all of this is one look at a pointer.
+//! Invariant: within a node all of this is the load of a pointer.
 
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
-use crate::core::{Tell, WayBack};
-use crate::limits::{BACK_PATIENCE, BACK_PAUSE, BETWEEN_BACK_PATIENCE};
+use crate::core::{Wakeup, WayBack};
+use crate::limits::{BACK_PAUSE, BACK_TIMEOUT, BETWEEN_BACK_TIMEOUT};
 use crate::node::Node;
 use crate::types::State;
 use rustix::io::Errno;
@@ -20,13 +20,13 @@ impl Joined {
     /// Before a call: whether our own node has gone since the connection was upgraded, if that
     /// matters now.
     #[inline]
-    pub(super) fn look_after(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
+    pub(super) fn maintain(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         if self.core.is_between() && !self.core.rests_in_kernel() {
-            self.look_after_between(context, connection, fd);
+            self.maintain_between(context, connection, fd);
         }
     }
 
-    fn look_after_between(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
+    fn maintain_between(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         let generation = context.generation() + 1;
         if connection.followed.load(Ordering::Relaxed) != generation && context.node().follow_between(connection) {
             connection.followed.store(generation, Ordering::Relaxed);
@@ -43,8 +43,8 @@ impl Joined {
         let out = self.core.outgoing();
         let asked = self.core.is_between() && out.receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0;
         if asked && out.announced().in_ring() && !out.goes_back() {
-            let (_, tell) = self.core.return_to_kernel(thread_id(), &Socket(fd));
-            connection.tell(context, self, tell);
+            let (_, wakeup) = self.core.return_to_kernel(thread_id(), &Socket(fd));
+            connection.wake_other_end(context, self, wakeup);
         }
     }
 
@@ -52,10 +52,10 @@ impl Joined {
         context.node().was_lost_after(self.at)
     }
 
-    /// A sleeper looks whether its node is alive.
+    /// A sleeper checks whether its node is alive.
     pub(super) fn watch_node(&self, context: &Context) {
         if self.core.is_between() {
-            context.look_after_node();
+            context.check_node();
             if self.own_node_died(context) {
                 self.core.lose_node();
             }
@@ -69,7 +69,7 @@ impl Joined {
         }
     }
 
-    /// A call fails so. The other end of a connection that is cut off should hear by the kernel,
+    /// A call fails so. The other end of a connection that is cut off should learn by the kernel,
     /// too, that nothing comes any more.
     #[cold]
     pub(super) fn failed(&self, fd: BorrowedFd<'_>, errno: Errno) -> Errno {
@@ -77,7 +77,7 @@ impl Joined {
             reset(fd);
         }
         if errno == Errno::CONNRESET || self.core.reset() == Some(errno) {
-            // Told, so the kernel's socket, which has the same reset, tells it no more.
+            // Reported, so the kernel's socket, which has the same reset, reports it no more.
             forget_error(fd);
         }
         errno
@@ -85,19 +85,19 @@ impl Joined {
 }
 
 impl Connection {
-    /// After a call: tells the nodes what no byte tells them.
+    /// After a call: sends the nodes what no byte brings them.
     #[inline]
     pub(super) fn pass_on(&self, context: &Context, joined: &Joined) {
         if joined.core.is_between() {
-            if joined.core.takes_news() {
-                self.tell(context, joined, Tell { receiver: false, sender: true });
+            if joined.core.takes_update() {
+                self.wake_other_end(context, joined, Wakeup { receiver: false, sender: true });
             }
             joined.ask_other_node(context);
         }
     }
 
     /// [`hand_back`](Self::hand_back) for a peer on another node: what became of the request the
-    /// other node says, and without its word the connection is reset.
+    /// other node answers, and without that the connection is reset.
     pub(super) fn hand_over_between(&self, context: &Context, joined: &Joined, fd: BorrowedFd<'_>) {
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
         core.pinned.store(1, Ordering::SeqCst);
@@ -106,7 +106,7 @@ impl Connection {
             return reset(fd);
         }
         core.incoming().receiver_sleep.wake_all();
-        let [patience, word] = [BACK_PATIENCE, BETWEEN_BACK_PATIENCE].map(Deadline::after);
+        let [promise, answer] = [BACK_TIMEOUT, BETWEEN_BACK_TIMEOUT].map(Deadline::after);
         let is_over = |deadline: &Deadline| deadline.left(Nanos::monotonic()).is_none();
         let give_up = || {
             core.give_up();
@@ -114,12 +114,12 @@ impl Connection {
         };
         loop {
             let (way, _) = core.hand_over(me, &kernel);
-            self.tell(context, joined, Tell { receiver: true, sender: true });
+            self.wake_other_end(context, joined, Wakeup { receiver: true, sender: true });
             match way {
                 WayBack::Found => return self.unmark(context, fd),
-                WayBack::Promised if is_over(&patience) => return self.unmark(context, fd),
+                WayBack::Promised if is_over(&promise) => return self.unmark(context, fd),
                 WayBack::Lost => return give_up(),
-                WayBack::Open if core.is_cut_off() || is_over(&word) => return give_up(),
+                WayBack::Open if core.is_cut_off() || is_over(&answer) => return give_up(),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
             }
             joined.watch_node(context);
@@ -137,7 +137,7 @@ impl Connection {
             writable: true,
             read_hangup: true,
             hangup: true,
-            error: Some(Errno::CONNRESET).filter(|_| !core.reset_was_told()),
+            error: Some(Errno::CONNRESET).filter(|_| !core.reset_was_reported()),
             asks_kernel: false,
             rx: super::Medium::Ring,
             tx: super::Medium::Ring,
@@ -148,7 +148,7 @@ impl Connection {
         self.own.clone()
     }
 
-    /// Has the event loops of this process look at the connection.
+    /// Has the event loops of this process poll the connection.
     pub(crate) fn ring_own_watches(&self, node: &Node) {
         let Some(joined) = self.upgraded.get() else { return };
         let words = joined.core.incoming().receiver_watch.iter().chain(&joined.core.outgoing().sender_watch);

@@ -60,7 +60,7 @@ impl<'a> Forking<'a> {
     pub(crate) fn inherit(mut self, context: &Context) -> Vec<EndRef> {
         let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
         if let Some(node) = self.node.take() {
-            node.let_go_unsaid();
+            node.release_unsent();
         }
         drop(self);
         all.iter().for_each(|(connection, _)| {
@@ -89,7 +89,7 @@ impl Connection {
                     entry.add();
                     let _ = self.entry.set(entry);
                 }
-                None => self.settle_for(Bypass::Shared),
+                None => self.settle_with(Bypass::Shared),
             },
         }
         Some(By::Ledger)
@@ -102,7 +102,7 @@ impl Connection {
         match self.stage() {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
-            Stage::Matched => self.settle_for(Bypass::Shared),
+            Stage::Matched => self.settle_with(Bypass::Shared),
             // Another thread closed it while the fork was under way: we were counted, and have
             // nothing.
             Stage::Closed => self.count_out(context, by),
@@ -121,8 +121,8 @@ impl Connection {
     fn count_out(&self, context: &Context, by: By) {
         match (by, self.upgraded.get(), self.entry.get()) {
             (By::Holders, Some(joined), _) => {
-                let (_, tell) = joined.core.let_go(Close::Orderly);
-                self.tell(context, joined, tell);
+                let (_, wakeup) = joined.core.let_go(Close::Orderly);
+                self.wake_other_end(context, joined, wakeup);
             }
             (By::Ledger, _, Some(entry)) => entry.remove(),
             _ => {}
@@ -207,7 +207,7 @@ mod tests {
         let of_parent = context.node().clone();
         let [asleep, other] = [context.ready_set().unwrap(), context.ready_set().unwrap()];
         let bells = of_parent.bells().unwrap();
-        (0..2).for_each(|bell| _ = bells.mark_surely(bell, 7));
+        (0..2).for_each(|bell| _ = bells.mark_always(bell, 7));
         asleep.take(&mut |_| {});
         assert!(!asleep.arm());
         let forking = context.before_fork(std::iter::empty());
@@ -220,7 +220,7 @@ mod tests {
         drop(asleep);
         // As the parent sees its memory.
         assert!(bells.any(1), "a token of the parent's");
-        assert!(bells.mark_surely(0, 8), "the parent's loop sleeps, and is rung");
+        assert!(bells.mark_always(0, 8), "the parent's loop sleeps, and is rung");
     }
 
     #[test]

@@ -21,11 +21,11 @@ impl Connection {
         };
         joined.publish_core();
         let lent = joined.core.lend_room(thread_id(), &Socket(fd), most as u64);
-        if joined.core.takes_wish_to_grow() {
+        if joined.core.takes_grow_request() {
             context.node().grow(&joined.seat);
         }
         match lent {
-            Ok(stretch) => Lent::Memory(stretch),
+            Ok(ring_slice) => Lent::Memory(ring_slice),
             Err(Sending::Failed(errno)) => Lent::Failed(errno),
             Err(Sending::Kernel) => Lent::Kernel,
             Err(Sending::Locked(denied)) => match joined.is_locked(context, denied) {
@@ -42,8 +42,8 @@ impl Connection {
     /// `EINVAL` if this thread was lent nothing, or less.
     pub fn send_lent(&self, context: &Context, bytes: usize) -> Result<(), Errno> {
         let joined = self.upgraded.get().ok_or(Errno::INVAL)?;
-        let tell = joined.core.send_lent(thread_id(), bytes as u64)?;
-        self.tell(context, joined, tell);
+        let wakeup = joined.core.send_lent(thread_id(), bytes as u64)?;
+        self.wake_other_end(context, joined, wakeup);
         Ok(())
     }
 
@@ -55,7 +55,7 @@ impl Connection {
             return Lent::Kernel;
         };
         match joined.core.lend_bytes(thread_id(), &Socket(fd)) {
-            Ok(stretch) => Lent::Memory(stretch),
+            Ok(ring_slice) => Lent::Memory(ring_slice),
             Err(Receiving::Failed(errno)) => Lent::Failed(errno),
             Err(Receiving::Kernel | Receiving::OfKernel(_)) => Lent::Kernel,
             Err(Receiving::Locked(denied)) => match joined.is_locked(context, denied) {
@@ -73,8 +73,8 @@ impl Connection {
     /// `EINVAL` if this thread was lent nothing, or less.
     pub fn take_lent(&self, context: &Context, bytes: usize) -> Result<(), Errno> {
         let joined = self.upgraded.get().ok_or(Errno::INVAL)?;
-        let tell = joined.core.take_lent(thread_id(), bytes as u64)?;
-        self.tell(context, joined, tell);
+        let wakeup = joined.core.take_lent(thread_id(), bytes as u64)?;
+        self.wake_other_end(context, joined, wakeup);
         Ok(())
     }
 }

@@ -6,8 +6,8 @@
 
 use super::{Connection, Joined, Registration, SHUT_READ, SHUT_WRITE, Socket, Stage};
 use crate::context::Context;
-use crate::core::{Tell, Upgraded, WayBack};
-use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
+use crate::core::{Upgraded, Wakeup, WayBack};
+use crate::limits::{BACK_AT_CLOSE, BACK_PAUSE, BACK_TIMEOUT};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::offers::Offers;
 use crate::types::{Bypass, Close, Interest, Shutdown};
@@ -29,11 +29,12 @@ impl Connection {
     pub(super) fn step_towards_upgrade(&self, context: &Context, fd: BorrowedFd<'_>) {
         match self.stage() {
             Stage::Young if self.is_due(context, fd) => self.offer(context, fd),
-            Stage::Offered if context.has_news() => {
+            Stage::Offered if context.has_messages() => {
                 context.poll();
                 context.unless_forking(|| self.join_if_matched(context, fd));
             }
-            Stage::Matched if matches!(context.settings().offers, Offers::Random(_)) && !context.dice.hits() => {}
+            Stage::Matched
+                if matches!(context.settings().offers, Offers::Random(_)) && !context.random_offers.hits() => {}
             Stage::Matched => context.unless_forking(|| self.join_if_matched(context, fd)),
             _ => {}
         }
@@ -51,7 +52,7 @@ impl Connection {
             }
             // One that is still being made would be refused for good.
             Offers::AtOnce => tcp_progress(fd).is_ok_and(|p| p.established),
-            Offers::Random(_) => context.dice.hits() && tcp_progress(fd).is_ok_and(|p| p.established),
+            Offers::Random(_) => context.random_offers.hits() && tcp_progress(fd).is_ok_and(|p| p.established),
         }
     }
 
@@ -102,7 +103,7 @@ impl Connection {
         let Ok(claim) = claim(fd) else {
             // Most often because it ends: as much in vain as an offer that is met too late.
             context.offers.ended(carried, 0);
-            return self.settle_for(Bypass::NotTcp);
+            return self.settle_with(Bypass::NotTcp);
         };
         let Some(own) = self.own.upgrade() else { return };
         self.cookie.store(claim.cookie, Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl Connection {
                 }
                 return taken;
             }
-            Verdict::Refused(why) => self.settle_for(match why {
+            Verdict::Refused(why) => self.settle_with(match why {
                 OfferRefusal::Shared => Bypass::Shared,
                 OfferRefusal::NotConnected => Bypass::NotTcp,
                 _ => Bypass::Refused,
@@ -181,7 +182,7 @@ impl Connection {
         if !fine {
             refuse(&meeting);
             context.node().release(&meeting.seat);
-            return self.settle_for(Bypass::Shared);
+            return self.settle_with(Bypass::Shared);
         }
         let own = &meeting.slot.words().ends[meeting.seat.end.place.end as usize];
         own.no_delay.store(u32::from(no_delay), Ordering::Relaxed);
@@ -200,7 +201,7 @@ impl Connection {
     /// As [`give_up`](Self::give_up), in this process only.
     pub(crate) fn cannot_follow(&self) {
         self.broken.store(true, Ordering::Relaxed);
-        self.settle_for(Bypass::NoNode);
+        self.settle_with(Bypass::NoNode);
     }
 
     /// From here on the shared words rule.
@@ -251,7 +252,7 @@ impl Connection {
         joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
         if joined.core.is_between() {
             // The nodes carry the word to the other end.
-            self.tell(context, joined, Tell { receiver: true, sender: false });
+            self.wake_other_end(context, joined, Wakeup { receiver: true, sender: false });
         }
         watches.iter_mut().for_each(|w| self.enter_watch(context.node(), joined, w));
     }
@@ -268,14 +269,14 @@ impl Connection {
         fence(Ordering::SeqCst);
         let Some(joined) = self.upgraded.get() else { return };
         if how != Shutdown::Read {
-            let tell = joined.core.end_sending(thread_id(), &Socket(fd));
-            self.tell(context, joined, tell);
-            // Another thread may wait for room, or a loop, and hears at once that there is none any
-            // more.
+            let wakeup = joined.core.end_sending(thread_id(), &Socket(fd));
+            self.wake_other_end(context, joined, wakeup);
+            // Another thread may wait for room, or a loop, and learns at once that there is none
+            // any more.
             fence(Ordering::SeqCst);
             joined.core.outgoing().sender_sleep.wake_all();
             self.mark_own_watches(context.node(), Interest::WRITE);
-            joined.give_back_at_last(fd);
+            joined.flush_to_kernel_at_close(fd);
             self.pass_on(context, joined);
         }
         if how != Shutdown::Write {
@@ -313,14 +314,14 @@ impl Connection {
             Stage::Joined => {
                 let Some(joined) = self.upgraded.get() else { return };
                 let unread = joined.core.leaves_unread_in_kernel(&Socket(fd));
-                let (how, tell) = joined.core.let_go(if unread { Close::Reset } else { how });
-                self.tell(context, joined, tell);
+                let (how, wakeup) = joined.core.let_go(if unread { Close::Reset } else { how });
+                self.wake_other_end(context, joined, wakeup);
                 if how == Some(Close::Reset) {
                     // The kernel knows nothing of bytes unread in the ring.
                     vmmc_stream::reset_at_close(fd);
                 }
                 if how.is_some() {
-                    joined.give_back_at_last(fd);
+                    joined.flush_to_kernel_at_close(fd);
                     self.unreleased.store(true, Ordering::Release);
                 } else {
                     // The slot may serve another connection by now, which has another secret.
@@ -385,13 +386,13 @@ impl Connection {
     pub fn pin_to_kernel(&self, context: &Context, fd: BorrowedFd<'_>, why: Bypass) {
         self.reason.store(why.to_byte(), Ordering::Relaxed);
         match self.stage() {
-            Stage::Young => self.settle_for(why),
+            Stage::Young => self.settle_with(why),
             Stage::Offered => {
-                self.settle_for(why);
+                self.settle_with(why);
                 self.withdraw(context);
             }
             Stage::Matched => {
-                self.settle_for(why);
+                self.settle_with(why);
                 if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
                     refuse(&meeting);
                     context.node().release(&meeting.seat);
@@ -414,22 +415,22 @@ impl Connection {
         joined.core.pinned.store(1, Ordering::SeqCst);
         joined.core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
         joined.core.follow(thread_id(), &Socket(fd));
-        let (_, tell) = joined.core.return_to_kernel(thread_id(), &Socket(fd));
-        self.tell(context, joined, tell);
+        let (_, wakeup) = joined.core.return_to_kernel(thread_id(), &Socket(fd));
+        self.wake_other_end(context, joined, wakeup);
     }
 
-    /// Whether nothing comes by the ring any more of which the kernel does not tell, after
+    /// Whether nothing comes by the ring any more that the kernel does not report, after
     /// [`pin_to_kernel`](Self::pin_to_kernel): the ring is empty, and no send is under way that
     /// began before the peer could know.
     pub fn is_with_kernel(&self) -> bool {
         let Some(joined) = self.upgraded.get() else { return true };
         let into = joined.core.incoming();
-        self.is_heard_by_kernel() && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
+        self.is_reported_by_kernel() && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
     }
 
     /// Whether nothing more comes by the ring, after [`pin_to_kernel`](Self::pin_to_kernel): what
-    /// the peer sends from now on the kernel tells of. Bytes may lie in the ring still.
-    pub fn is_heard_by_kernel(&self) -> bool {
+    /// the peer sends from now on the kernel reports. Bytes may lie in the ring still.
+    pub fn is_reported_by_kernel(&self) -> bool {
         let Some(joined) = self.upgraded.get() else { return true };
         let into = joined.core.incoming();
         if into.receiver_flags.load(Ordering::SeqCst) & Flags::WANTS_KERNEL == 0 {
@@ -471,14 +472,14 @@ impl Connection {
         }
         core.pinned.store(1, Ordering::SeqCst);
         core.follow(me, &kernel);
-        let Some(tell) = core.ask_back(me) else { return };
-        self.tell(context, joined, tell);
+        let Some(wakeup) = core.ask_back(me) else { return };
+        self.wake_other_end(context, joined, wakeup);
         // Others at this end who sleep for the ring.
         core.incoming().receiver_sleep.wake_all();
-        let deadline = Deadline::after(BACK_PATIENCE);
+        let deadline = Deadline::after(BACK_TIMEOUT);
         loop {
-            let (way, tell) = core.hand_back(me, &kernel);
-            self.tell(context, joined, tell);
+            let (way, wakeup) = core.hand_back(me, &kernel);
+            self.wake_other_end(context, joined, wakeup);
             let over = deadline.left(Nanos::monotonic()).is_none();
             match way {
                 WayBack::Found => return self.unmark(context, fd),
@@ -490,7 +491,7 @@ impl Connection {
         }
     }
 
-    /// It was handed back. Without a node that can tell whoever gets the socket next where it goes
+    /// It was handed back. Without a node that can tell the next holder of the socket where it goes
     /// on, and count him among the holders of the end, he takes it for one of the kernel's.
     pub(super) fn unmark(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
@@ -558,11 +559,11 @@ impl Joined {
 
     /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel
     /// does not take them, the other end gets a reset and not an end too early.
-    fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
+    fn flush_to_kernel_at_close(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);
-        // Between nodes: the end was announced, and whoever asks from here on sees it.
+        // Between nodes: the end was announced, and a request from here on comes with that known.
         fence(Ordering::SeqCst);
-        while self.core.owes() && !self.core.give_back(thread_id(), &Socket(fd)) {
+        while self.core.must_flush_to_kernel() && !self.core.flush_to_kernel(thread_id(), &Socket(fd)) {
             if deadline.left(Nanos::monotonic()).is_none() {
                 return reset(fd);
             }

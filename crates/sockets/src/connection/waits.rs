@@ -45,7 +45,7 @@ impl Connection {
             return wait_kernel(context, fd, PollFlags::IN, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         };
         let into = joined.core.incoming();
-        joined.look_after(context, self, fd);
+        joined.maintain(context, self, fd);
         if !into.reads_ring() && !joined.core.waits_for_the_rest() {
             // Another thread may have followed it into the ring.
             let phase = || {
@@ -73,9 +73,9 @@ impl Connection {
             let phase = || self.phase_or_closed(Phase::Steady);
             return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         };
-        joined.look_after(context, self, fd);
+        joined.maintain(context, self, fd);
         let out = joined.core.outgoing();
-        let by_kernel = || !out.announced().in_ring() || joined.core.owes();
+        let by_kernel = || !out.announced().in_ring() || joined.core.must_flush_to_kernel();
         if by_kernel() {
             let phase = || {
                 let phase = if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) };
@@ -84,10 +84,10 @@ impl Connection {
             return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         }
         let ready = || {
-            joined.core.looks_writable() || self.is_closed() || {
+            joined.core.may_be_writable() || self.is_closed() || {
                 out.want_room();
                 joined.core.notice_full(Nanos::monotonic().0, &Socket(fd));
-                joined.core.looks_writable()
+                joined.core.may_be_writable()
             }
         };
         joined.wait(context, self, fd, (&joined.writes, &out.sender_sleep), deadline, ready)
@@ -114,7 +114,7 @@ impl Joined {
             if slept == 0 && budget.poll(peer_core, deadline.unwrap_or(NEVER), &ready) {
                 return Waited::Ready;
             }
-            if context.has_news() {
+            if context.has_messages() {
                 context.poll();
             }
             word.announce();
@@ -148,7 +148,7 @@ impl Joined {
     /// Does what the other end asked for, if it did; gives the longest sleep until the next look.
     fn serve(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) -> Duration {
         if self.core.is_waited_for() {
-            let done = self.core.give_back(thread_id(), &Socket(fd));
+            let done = self.core.flush_to_kernel(thread_id(), &Socket(fd));
             connection.pass_on(context, self);
             if !done {
                 return SLEEP_SLICE;
@@ -169,12 +169,12 @@ impl Joined {
     /// How long to sleep after so many sleeps in vain.
     fn slice(&self, slept: u32) -> Duration {
         let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
-        let careful = self.core.careful.load(Ordering::Relaxed) != 0 || self.core.waits_for_the_rest();
-        let max = if careful || shared { SHARED_SLEEP_SLICE_MAX } else { SLEEP_SLICE_MAX };
+        let holder_unknown = self.core.holder_unknown.load(Ordering::Relaxed) != 0 || self.core.waits_for_the_rest();
+        let max = if holder_unknown || shared { SHARED_SLEEP_SLICE_MAX } else { SLEEP_SLICE_MAX };
         SLEEP_SLICE.saturating_mul(1 << slept.min(16)).min(max)
     }
 
-    /// The core from which news is expected, plus one. News of another node comes by ours, which
+    /// The core from which bytes are expected, plus one. Those of another node come by ours, which
     /// may well need this core.
     pub(super) fn peer_core(&self) -> u32 {
         if self.core.is_between() { core() + 1 } else { self.core.other().core.load(Ordering::Relaxed) }

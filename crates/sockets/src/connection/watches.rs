@@ -72,7 +72,7 @@ impl Connection {
     /// these directions; another would wake for nothing, and a set that is waited for in another
     /// set must not look ready then. The caller has passed a full fence.
     pub(super) fn mark_own_watches(&self, node: &Node, what: Interest) {
-        // Below a signal handler that interrupted one that changes: its loop looks anyway.
+        // Below a signal handler that interrupted one that changes: its loop polls anyway.
         let Some(watches) = self.watches.lock() else { return };
         let concerned = |w: &&Registration| std::ptr::eq(&*w.node, node) && w.interest.0 & what.0 != 0;
         for watch in watches.iter().filter(concerned).filter_map(|w| Watch::from_word(w.word)) {

@@ -13,13 +13,13 @@
 //! behind that head; what is under way to this one nobody reads any more. Here nobody sees what the
 //! sending end does meanwhile, and it may just have left the ring by itself and sent more by the
 //! kernel: so it has to be known what the other node saw when it had the request
-//! ([`EndWords::HEARD`]). Until then nobody reads the kernel either.
+//! ([`EndWords::ACKED`]). Until then nobody reads the kernel either.
 //!
 //! Invariant: once asked, nobody takes bytes from the ring, so its head stands still; a sender that
 //! did not see the request when it published sees it afterwards, or the asking end sees the bytes.
 
 use super::leave::Copies;
-use super::{EndWords, Kernel, Tell, Upgraded};
+use super::{EndWords, Kernel, Upgraded, Wakeup};
 use rustix::io::Errno;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_stream::{End, Flags, Left};
@@ -41,33 +41,33 @@ pub(crate) enum WayBack {
 impl Upgraded {
     /// Receiving end: asks, and wakes whoever can answer. None: this very thread is in a receive,
     /// below a signal handler.
-    pub(crate) fn ask_back(&self, me: u32) -> Option<Tell> {
+    pub(crate) fn ask_back(&self, me: u32) -> Option<Wakeup> {
         // Other holders of our end must not move into the ring again, for bytes that are sent from
         // here on go by the kernel.
         self.own().pinned.store(1, Ordering::SeqCst);
         let _locked = self.lock_in(me)?;
-        let wish = Flags::GIVE_BACK | Flags::WANTS_KERNEL;
-        self.incoming().receiver_flags.fetch_or(wish, Ordering::SeqCst);
+        let request = Flags::GIVE_BACK | Flags::WANTS_KERNEL;
+        self.incoming().receiver_flags.fetch_or(request, Ordering::SeqCst);
         self.other().hint.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        Some(Tell { receiver: true, sender: true })
+        Some(Wakeup { receiver: true, sender: true })
     }
 
     /// Within a node: does once more what has to be done before somebody has the connection who
     /// only knows the kernel. Our direction must have left the ring, too.
-    pub(crate) fn hand_back(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
-        let (returned, tell) = self.return_to_kernel(me, kernel);
+    pub(crate) fn hand_back(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Wakeup) {
+        let (returned, wakeup) = self.return_to_kernel(me, kernel);
         // The other end may be doing the same.
-        let returned = returned || self.owes() && self.give_back(me, kernel);
+        let returned = returned || self.must_flush_to_kernel() && self.flush_to_kernel(me, kernel);
         let into = self.incoming();
-        let owed = into.announced().in_ring() && into.available(self.slot.most_bytes()) > 0;
+        let expected = into.announced().in_ring() && into.available(self.slot.most_bytes()) > 0;
         let ended =
-            || into.sender_flags.load(Ordering::Acquire) != 0 || matches!(kernel.look(), End::Ended | End::Reset(_));
+            || into.sender_flags.load(Ordering::Acquire) != 0 || matches!(kernel.peek(), End::Ended | End::Reset(_));
         let way = match self.copies_are_gone(me, kernel) {
             Copies::Amiss => WayBack::Lost,
-            Copies::Gone if owed && ended() => WayBack::Lost,
+            Copies::Gone if expected && ended() => WayBack::Lost,
             Copies::Gone if returned => {
-                if owed {
+                if expected {
                     WayBack::Promised
                 } else {
                     WayBack::Found
@@ -75,7 +75,7 @@ impl Upgraded {
             }
             _ => WayBack::Open,
         };
-        (way, tell)
+        (way, wakeup)
     }
 
     /// Receiving end: reads away copies of what it had from the ring.
@@ -83,33 +83,34 @@ impl Upgraded {
         self.lock_in(me).map_or(Copies::Coming, |_locked| self.read_copies(kernel))
     }
 
-    /// Sending end: whether it was asked and has not done so.
+    /// Sending end: whether it was asked to put unread bytes into the kernel, and has not yet.
     #[inline]
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn must_flush_to_kernel(&self) -> bool {
         self.outgoing().goes_back() && self.outgoing().announced().in_ring()
     }
 
     /// Sending end: whether that is to be done, or bytes that a holder was spilling when it died
-    /// are to be counted: a reader waits for both, and `give_back` does them.
+    /// are to be counted: a reader waits for both, and [`flush_to_kernel`](Self::flush_to_kernel)
+    /// does them.
     #[inline]
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.owes() || self.outgoing().is_spilling()
+        self.must_flush_to_kernel() || self.outgoing().is_spilling()
     }
 
     /// Sending end: does what was asked, as far as the kernel takes bytes now. True: the direction
     /// is the kernel's.
-    pub(crate) fn give_back(&self, me: u32, kernel: &impl Kernel) -> bool {
+    pub(crate) fn flush_to_kernel(&self, me: u32, kernel: &impl Kernel) -> bool {
         let Some(_locked) = self.lock_out(me) else { return false };
-        self.give_back_locked(kernel)
+        self.flush_to_kernel_locked(kernel)
     }
 
-    /// The same for whoever has the lock.
-    pub(super) fn give_back_locked(&self, kernel: &impl Kernel) -> bool {
+    /// The same; the caller has the lock.
+    pub(super) fn flush_to_kernel_locked(&self, kernel: &impl Kernel) -> bool {
         let out = self.outgoing();
         if out.announced().pending {
             self.finish_change_of_the_dead(kernel);
         }
-        if !self.owes() {
+        if !self.must_flush_to_kernel() {
             return !out.announced().in_ring();
         }
         let (head, tail) = (out.head.load(Ordering::Acquire), out.tail.load(Ordering::Relaxed));
@@ -122,7 +123,7 @@ impl Upgraded {
         }
         if self.is_between() {
             self.own().back.fetch_or(EndWords::GIVEN_BACK, Ordering::SeqCst);
-            self.take_wish_back();
+            self.withdraw_ring_request();
             self.followed();
         }
         out.leave_ring(Left { from: head, whole: true });
@@ -130,7 +131,7 @@ impl Upgraded {
     }
 
     /// Between nodes: the connection is about to be reset instead. Others who hold this end and
-    /// wait for an answer hear so.
+    /// wait for an answer learn so.
     pub(crate) fn give_up(&self) {
         self.own().back.fetch_or(EndWords::GAVE_UP, Ordering::SeqCst);
     }
@@ -149,7 +150,7 @@ impl Upgraded {
             return WayBack::Found;
         }
         let empty = into.available(self.slot.most_bytes()) == 0;
-        match (back & EndWords::HEARD != 0, announced.in_ring()) {
+        match (back & EndWords::ACKED != 0, announced.in_ring()) {
             (false, _) => WayBack::Open,
             (true, _) if empty && (announced.in_ring() || !announced.pending) => WayBack::Found,
             // It ended before it could see the request, or is about to do what it asks for.
@@ -164,22 +165,22 @@ impl Upgraded {
 
     /// Between nodes: does once more what has to be done before somebody has the connection who
     /// only knows the kernel. Our direction must have left the ring, too.
-    pub(crate) fn hand_over(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
-        let (returned, tell) = self.return_to_kernel(me, kernel);
+    pub(crate) fn hand_over(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Wakeup) {
+        let (returned, wakeup) = self.return_to_kernel(me, kernel);
         // The other end may be doing the same. What has ended in the ring is read there, or by
         // nobody.
         let over = self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0;
-        let returned = returned || if self.owes() { self.give_back(me, kernel) } else { over };
+        let returned = returned || if self.must_flush_to_kernel() { self.flush_to_kernel(me, kernel) } else { over };
         let copies = self.copies_are_gone(me, kernel);
-        self.forget_wish();
+        self.clear_ring_answer();
         let way = match self.way_back() {
             // It was killed.
-            WayBack::Promised if matches!(kernel.look(), End::Ended | End::Reset(_)) => WayBack::Lost,
+            WayBack::Promised if matches!(kernel.peek(), End::Ended | End::Reset(_)) => WayBack::Lost,
             WayBack::Found | WayBack::Promised if !returned || copies != Copies::Gone => WayBack::Open,
             way => way,
         };
-        (way, tell)
+        (way, wakeup)
     }
 
     /// Whether nobody may read the kernel yet, or ever.

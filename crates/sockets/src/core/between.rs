@@ -1,14 +1,14 @@
 //! Connections whose other end is on another node: the slot is a replica, which the nodes keep like
 //! the other one.
 //!
-//! News of the other end comes by the engine, bytes of the kernel by TCP, and either may be first.
-//! So the end of the kernel's stream counts only when the other node has said that all that went by
-//! the ring is here, and when the other replica is out of reach the connection ends as a reset one
-//! does.
+//! Updates of the other end come by the engine, bytes of the kernel by TCP, and either may be
+//! first. So the end of the kernel's stream counts only when the other node has answered that all
+//! that went by the ring is here, and when the other replica is out of reach the connection ends as
+//! a reset one does.
 //!
-//! A receiving end that sleeps in the kernel cannot be woken by news. So a direction moves into the
-//! ring only after its sending end has wished so (`soon`) and the receiving one has answered
-//! (`ready`): from then on that one is in the kernel only for looks, and sleeps shortly.
+//! A receiving end that sleeps in the kernel cannot be woken by updates. So a direction moves into
+//! the ring only after its sending end has requested that (`soon`) and the receiving one has
+//! answered (`ready`): from then on that one polls the kernel, and sleeps shortly.
 //!
 //! Rings between nodes are for short messages that answer each other, which is what they are faster
 //! for than TCP. Whether they are is measured (`pace.rs`), for what a node's work costs depends on
@@ -35,9 +35,9 @@ const JUDGE: usize = 0;
 pub(super) struct Between {
     /// Which medium suits the direction to the peer.
     pace: Pace,
-    /// The other node should hear of a change that was followed.
-    news: AtomicU32,
-    /// The other node should say whether all is here.
+    /// The other node should be sent a change that was followed.
+    update_due: AtomicU32,
+    /// The other node should be asked whether all is here.
     question: AtomicU32,
     /// When it was asked last; 0: never.
     asked_ns: AtomicU64,
@@ -76,12 +76,12 @@ impl Upgraded {
     /// can put into the kernel without the nodes.
     pub(crate) fn is_with_kernel(&self) -> bool {
         let (out, into) = (self.outgoing(), self.incoming());
-        let (announced, heard) = (out.announced(), into.announced());
+        let (announced, incoming) = (out.announced(), into.announced());
         let sends = !announced.in_ring() && !announced.pending && out.reached() == announced.number;
         // What the next receive finds out counts, too.
         let drained = into.available(self.slot.most_bytes()) == 0;
         let follows = matches!(into.phase(), Phase::EndsAt(_)) && into.reads_ring() && drained;
-        let stays = !into.reads_ring() && !heard.pending && into.reached() == heard.number;
+        let stays = !into.reads_ring() && !incoming.pending && into.reached() == incoming.number;
         let over = self.other().soon.load(Ordering::Acquire) == 0 && drained;
         let unwanted = over || self.own().ready.load(Ordering::Acquire) == 0;
         let receives = if into.goes_back() { !self.awaits_way_back() } else { (stays || follows) && unwanted };
@@ -105,9 +105,9 @@ impl Upgraded {
         }
     }
 
-    /// Before this direction goes back to the kernel, or when it does not leave it after all. The
-    /// caller has the lock.
-    pub(super) fn take_wish_back(&self) {
+    /// Withdraws the request for the ring: before this direction goes back to the kernel, or when
+    /// it does not leave it after all. The caller has the lock.
+    pub(super) fn withdraw_ring_request(&self) {
         if self.between.is_some() && self.own().soon.load(Ordering::Relaxed) != 0 {
             self.own().soon.store(0, Ordering::SeqCst);
             self.followed();
@@ -115,20 +115,20 @@ impl Upgraded {
     }
 
     /// A receive in the kernel, by a call that only bytes end. False: the ring may be next, so
-    /// nobody may be in the kernel for longer than a look. The caller has the lock.
+    /// nobody may be in the kernel for longer than a poll. The caller has the lock.
     pub(super) fn begin_kernel_receive(&self) -> bool {
         let Some(between) = &self.between else { return false };
         let (into, own) = (self.incoming(), self.own());
-        // Who has asked for the kernel does not look for the ring.
+        // An end that has asked for the kernel does not wait for the ring.
         let soon = if into.goes_back() { 0 } else { self.other().soon.load(Ordering::Acquire) };
-        if into.phase() != Phase::Steady || self.is_broken() || self.owes_reset() || self.expects_copies() {
+        if into.phase() != Phase::Steady || self.is_broken() || self.has_unreported_reset() || self.expects_copies() {
             return false;
         }
         if soon == 0 || self.is_cut_off() {
             own.ready.store(0, Ordering::SeqCst);
         } else if own.ready.load(Ordering::Relaxed) == soon {
             return false;
-        } else if !between.pace.thinks() && into.kernel_receives.load(Ordering::SeqCst) == 0 {
+        } else if !between.pace.is_slow_responder() && into.kernel_receives.load(Ordering::SeqCst) == 0 {
             own.ready.store(soon, Ordering::SeqCst);
             self.followed();
             return false;
@@ -155,12 +155,12 @@ impl Upgraded {
         self.between.is_some() && self.incoming().kernel_receives.load(Ordering::SeqCst) > 0
     }
 
-    /// The other end has taken its wish back, and the kernel is read: nobody has to look for the
-    /// ring.
-    pub(crate) fn forget_wish(&self) {
+    /// The other end has withdrawn its request for the ring, and the kernel is read: nobody has to
+    /// poll for the ring. Clears the answer.
+    pub(crate) fn clear_ring_answer(&self) {
         let into = self.incoming();
         let over = self.other().soon.load(Ordering::Acquire) == 0;
-        // Not as it seems to whoever has asked for the kernel.
+        // Not as it seems to an end that has asked for the kernel.
         let announced = into.announced();
         let steady = !announced.in_ring() && !announced.pending && into.reached() == announced.number;
         if over && steady {
@@ -171,21 +171,21 @@ impl Upgraded {
     /// Ends what [`begin_kernel_receive`](Self::begin_kernel_receive) began.
     pub(crate) fn end_kernel_receive(&self, now_ns: impl FnOnce() -> u64) {
         self.end_resting_receive();
-        self.heard(now_ns);
+        self.note_receive(now_ns);
     }
 
-    /// Whether a receive in the kernel must look for announcements all the time.
+    /// Whether a receive in the kernel must poll for announcements all the time.
     pub(crate) fn is_ready_for_ring(&self) -> bool {
         self.between.is_some() && self.own().ready.load(Ordering::Relaxed) != 0
     }
 
     /// Sending end: makes the caller's kernel call one that nobody has to think about, if both
-    /// directions rest in the kernel; it is counted then. Who stays with the kernel for long should
-    /// pay for nothing else: beside TCP's own call these few words are all that is touched.
+    /// directions rest in the kernel; it is counted then. A connection that stays with the kernel
+    /// should pay for nothing else: beside TCP's own call these few words are all that is touched.
     ///
-    /// Without the lock: a change into the ring needs a wish, which is made under the lock and
-    /// before anybody looks at the count. So either the wish is seen here, or the count there. No
-    /// receive of ours is in the ring, for that needs an answer to the other end's wish.
+    /// Without the lock: a change into the ring needs a request, which is made under the lock and
+    /// before anybody reads the count. So either the request is seen here, or the count there. No
+    /// receive of ours is in the ring, for that needs an answer to the other end's request.
     #[inline]
     pub(crate) fn rest_sending(&self) -> bool {
         let left = self.resting.load(Ordering::Relaxed);
@@ -195,8 +195,8 @@ impl Upgraded {
         let (out, own) = (self.outgoing(), self.own());
         out.kernel_sends.fetch_add(1, Ordering::SeqCst);
         let announced = out.announced();
-        let wished = own.soon.load(Ordering::SeqCst) != 0 || own.ready.load(Ordering::SeqCst) != 0;
-        if wished || announced.in_ring() || announced.pending {
+        let requested = own.soon.load(Ordering::SeqCst) != 0 || own.ready.load(Ordering::SeqCst) != 0;
+        if requested || announced.in_ring() || announced.pending {
             self.end_kernel_send();
             self.resting.store(0, Ordering::Relaxed);
             return false;
@@ -205,9 +205,9 @@ impl Upgraded {
         true
     }
 
-    /// Receiving end: the same. The answer to a wish is given under the lock, only when no receive
-    /// is counted, and names the wish: an answer to one that has been taken back in the meantime
-    /// moves nobody.
+    /// Receiving end: the same. The answer to a request is given under the lock, only when no
+    /// receive is counted, and names the request: an answer to one that has been withdrawn in the
+    /// meantime moves nobody.
     #[inline]
     pub(crate) fn rest_receiving(&self) -> bool {
         if self.resting.load(Ordering::Relaxed) == 0 {
@@ -215,11 +215,11 @@ impl Upgraded {
         }
         let into = self.incoming();
         into.kernel_receives.fetch_add(1, Ordering::SeqCst);
-        // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the
+        // Our own request, too: what goes by the ring may be asked back, and nobody is woken in the
         // kernel for that.
-        let wishes = [&self.other().soon, &self.own().ready, &self.own().soon];
-        let wished = wishes.into_iter().any(|wish| wish.load(Ordering::SeqCst) != 0);
-        if wished || into.phase() != Phase::Steady || self.owes_reset() || self.expects_copies() {
+        let requests = [&self.other().soon, &self.own().ready, &self.own().soon];
+        let requested = requests.into_iter().any(|request| request.load(Ordering::SeqCst) != 0);
+        if requested || into.phase() != Phase::Steady || self.has_unreported_reset() || self.expects_copies() {
             self.end_resting_receive();
             self.resting.store(0, Ordering::Relaxed);
             return false;
@@ -233,7 +233,7 @@ impl Upgraded {
         self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// For the simulation: so many sends rest, if nobody wishes otherwise.
+    /// For the simulation: so many sends rest, if nobody requests the ring.
     pub(super) fn rest(&self, sends: u32) {
         self.resting.store(sends, Ordering::Relaxed);
     }
@@ -259,32 +259,32 @@ impl Upgraded {
         }
     }
 
-    /// Bytes came.
+    /// Notes that bytes came.
     #[inline]
-    pub(super) fn heard(&self, now_ns: impl FnOnce() -> u64) {
+    pub(super) fn note_receive(&self, now_ns: impl FnOnce() -> u64) {
         if let Some(between) = &self.between {
-            between.pace.heard(now_ns);
+            between.pace.note_receive(now_ns);
         }
     }
 
-    /// The receiving side has reached the next epoch, which the sending side waits to hear.
+    /// The receiving side has reached the next epoch, which the sending side waits to learn.
     #[inline]
     pub(super) fn followed(&self) {
         if let Some(between) = &self.between {
-            between.news.store(1, Ordering::Relaxed);
+            between.update_due.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the other node is to be told of something that no byte or wake-up tells it; says so
+    /// Whether the other node is to be sent an update that no byte or wake-up brings about; true
     /// once.
     #[inline]
-    pub(crate) fn takes_news(&self) -> bool {
+    pub(crate) fn takes_update(&self) -> bool {
         self.between
             .as_ref()
-            .is_some_and(|b| b.news.load(Ordering::Relaxed) != 0 && b.news.swap(0, Ordering::Relaxed) != 0)
+            .is_some_and(|b| b.update_due.load(Ordering::Relaxed) != 0 && b.update_due.swap(0, Ordering::Relaxed) != 0)
     }
 
-    /// Whether the other node is to be asked if all is here; says so once.
+    /// Whether the other node is to be asked if all is here; true once.
     #[inline]
     pub(crate) fn takes_question(&self) -> bool {
         self.between
@@ -292,19 +292,19 @@ impl Upgraded {
             .is_some_and(|b| b.question.load(Ordering::Relaxed) != 0 && b.question.swap(0, Ordering::Relaxed) != 0)
     }
 
-    /// Whether an end of which only the kernel speaks waits for the other node's word.
+    /// Whether an end that only the kernel reports waits for the other node's answer.
     pub(crate) fn waits_for_the_rest(&self) -> bool {
         self.between.as_ref().is_some_and(|b| b.asked_ns.load(Ordering::Relaxed) != 0) && !self.is_complete()
     }
 
-    /// Whether nothing that the other end sent by the ring is under way: the other node says so, or
-    /// is out of reach and neither direction had left the kernel.
+    /// Whether nothing that the other end sent by the ring is under way: the other node has
+    /// answered so, or is out of reach and neither direction had left the kernel.
     fn is_complete(&self) -> bool {
         self.slot.words().complete.load(Ordering::Acquire) != 0 || self.is_cut_off() && self.is_with_kernel()
     }
 
-    /// The kernel says that the other end has ended: whether all that it sent by the ring is here.
-    /// If that cannot be told, the other node will be asked.
+    /// The kernel reports that the other end has ended: whether all that it sent by the ring is
+    /// here. If that cannot be told, the other node will be asked.
     pub(super) fn is_all_here(&self, kernel: &impl Kernel) -> bool {
         let Some(between) = &self.between else { return true };
         let all = self.is_complete();
@@ -318,41 +318,41 @@ impl Upgraded {
         all
     }
 
-    /// What a receive says when nothing is there: nothing, unless nothing can come.
+    /// The result of a receive when nothing is there: none, unless nothing can come.
     #[inline]
     pub(super) fn nothing_came(&self) -> Option<Receiving> {
         if !self.is_broken() {
             return None;
         }
-        let first = self.reset_told.swap(1, Ordering::Relaxed) == 0;
+        let first = self.reset_reported.swap(1, Ordering::Relaxed) == 0;
         Some(if first { Receiving::Failed(Errno::CONNRESET) } else { Receiving::Done(0) })
     }
 
     /// The same while it cannot be told where the bytes are that were asked back: unless nobody
-    /// will ever say.
+    /// will ever know.
     #[cold]
     pub(super) fn no_way_back_yet(&self, kernel: &impl Kernel) -> Receiving {
         if let Some(broken) = self.nothing_came() {
             return broken;
         }
-        let over = match kernel.look() {
+        let over = match kernel.peek() {
             End::Reset(_) => true,
             End::Ended => self.is_all_here(kernel) && self.awaits_way_back(),
             End::Open | End::Bytes => false,
         };
         match over {
-            true if self.reset_told.swap(1, Ordering::Relaxed) == 0 => Receiving::Failed(Errno::CONNRESET),
+            true if self.reset_reported.swap(1, Ordering::Relaxed) == 0 => Receiving::Failed(Errno::CONNRESET),
             true => Receiving::Done(0),
             false => Receiving::Empty,
         }
     }
 
-    /// Before a send: decides which medium this direction belongs into; says why it cannot send at
-    /// all.
+    /// Before a send: decides which medium this direction belongs into; returns why it cannot send
+    /// at all.
     #[cold]
     pub(super) fn pace(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> Option<Sending> {
         if self.is_broken() {
-            let first = self.reset_told.swap(1, Ordering::Relaxed) == 0;
+            let first = self.reset_reported.swap(1, Ordering::Relaxed) == 0;
             return Some(Sending::Failed(if first { Errno::CONNRESET } else { Errno::PIPE }));
         }
         let bytes = from.iter().map(|s| s.len() as u64).sum();
@@ -361,12 +361,12 @@ impl Upgraded {
         let followed = (self.end != JUDGE).then(|| self.incoming().announced().in_ring());
         between.pace.saw_send(kernel, bytes, in_ring, followed);
         if !in_ring {
-            let wished = self.own().soon.load(Ordering::Relaxed) != 0;
+            let requested = self.own().soon.load(Ordering::Relaxed) != 0;
             match between.pace.prefers_kernel() || self.is_cut_off() {
-                true if wished => self.take_wish_back(),
-                false if !wished => {
-                    let wish = self.own().wishes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-                    self.own().soon.store(wish, Ordering::SeqCst);
+                true if requested => self.withdraw_ring_request(),
+                false if !requested => {
+                    let request = self.own().ring_requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                    self.own().soon.store(request, Ordering::SeqCst);
                     self.followed();
                 }
                 _ => {}

@@ -1,10 +1,10 @@
-//! How a connection ends: what this end says, what the other one said, and what the kernel says of
-//! an end that said nothing.
+//! How a connection ends: what this end announces, what the other one announced, and what the
+//! kernel reports of an end that announced nothing.
 //!
-//! Invariant: an end is announced in the words before the kernel's socket ends; a reset is told by
-//! one call, and stays one after a look was told of it.
+//! Invariant: an end is announced in the words before the kernel's socket ends; a reset is reported
+//! by one call, and stays one after a peek was told of it.
 
-use super::{ENDED, HEARD, Kernel, RESET, Tell, Upgraded};
+use super::{BYTES_CAME, ENDED, Kernel, RESET, Upgraded, Wakeup};
 use crate::limits::{ASK_PAUSE_NS, ASK_PAUSE_NS_MAX};
 use crate::types::Close;
 use rustix::io::Errno;
@@ -13,8 +13,8 @@ use vmmc_stream::{End, Flags, Phase};
 
 impl Upgraded {
     /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives
-    /// none. Says whether it is time. Bytes that came since the last time tell as much, if that was
-    /// just now: who sent them was alive, so a connection that is busy both ways costs no system
+    /// none. Returns whether it is time. Bytes that came since the last time tell as much, if that
+    /// was just now: their sender was alive, so a connection that is busy both ways costs no system
     /// call.
     pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
         let (now, at) = (kernel.coarse_ns(), self.ask_at.load(Ordering::Relaxed));
@@ -22,7 +22,7 @@ impl Upgraded {
             return false;
         }
         let pause = self.ask_pause.load(Ordering::Relaxed);
-        let silent = pause != HEARD || now - at >= ASK_PAUSE_NS;
+        let silent = pause != BYTES_CAME || now - at >= ASK_PAUSE_NS;
         let pause = pause.clamp(ASK_PAUSE_NS, ASK_PAUSE_NS_MAX);
         self.ask_at.store(now + pause, Ordering::Relaxed);
         self.ask_pause.store(if silent { pause * 2 } else { pause }, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Upgraded {
         silent
     }
 
-    /// Asks the kernel about the other end if somebody said that it is worth it.
+    /// Asks the kernel about the other end after a hint.
     pub(crate) fn follow_hints(&self, kernel: &impl Kernel) {
         let hint = self.own().hint.load(Ordering::Acquire);
         let hinted = self.hints_seen.swap(hint, Ordering::Relaxed) != hint;
@@ -42,32 +42,32 @@ impl Upgraded {
         }
         let (in_ring, reached) = (self.incoming().reads_ring(), self.incoming().reached());
         let shut = self.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
-        let look = match kernel.look() {
+        let peeked = match kernel.peek() {
             // It may be the own end that the kernel speaks of.
             End::Ended if shut && !kernel.peer_ended() => End::Open,
-            look => look,
+            peeked => peeked,
         };
-        let over = match look {
+        let over = match peeked {
             End::Open => false,
             End::Ended | End::Reset(_) => true,
             End::Bytes => kernel.peer_ended(),
         };
-        if over && !matches!(look, End::Reset(_)) && !self.is_all_here(kernel) {
+        if over && !matches!(peeked, End::Reset(_)) && !self.is_all_here(kernel) {
             // Asked again when the other node has answered.
             return;
         }
         let dead = self.other().dead.load(Ordering::Acquire) != 0;
-        // Another thread may have followed a change since: then the look is not of this phase.
+        // Another thread may have followed a change since: then the peek is not of this phase.
         let phase = Some(self.incoming().phase()).filter(|_| in_ring && self.incoming().reached() == reached);
-        self.careful.store(u32::from(dead && !over), Ordering::Relaxed);
-        match look {
-            End::Reset(_) => self.kernel_says(RESET),
-            End::Ended if in_ring => self.kernel_says(ENDED),
+        self.holder_unknown.store(u32::from(dead && !over), Ordering::Relaxed);
+        match peeked {
+            End::Reset(_) => self.note_kernel_end(RESET),
+            End::Ended if in_ring => self.note_kernel_end(ENDED),
             // Copies of a sending end that died over leaving the ring, which has them all.
-            End::Bytes if over && phase == Some(Phase::Pending) => self.kernel_says(ENDED),
+            End::Bytes if over && phase == Some(Phase::Pending) => self.note_kernel_end(ENDED),
             // Bytes behind the announced end of the kernel's part were sent by somebody who does
             // not know of the ring: the stream cannot be told any more.
-            End::Bytes if self.between.is_none() && phase == Some(Phase::Steady) => self.kernel_says(RESET),
+            End::Bytes if self.between.is_none() && phase == Some(Phase::Steady) => self.note_kernel_end(RESET),
             _ => {}
         }
         if over && (dead || self.is_unannounced(phase)) {
@@ -82,17 +82,17 @@ impl Upgraded {
             self.gone.store(1, Ordering::Release);
         }
         if over && self.kernel_end.load(Ordering::Relaxed) == 0 {
-            // Not to be told yet: bytes come first, or a change of medium.
+            // Not to be reported yet: bytes come first, or a change of medium.
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
     }
 
-    /// [`ENDED`], or [`RESET`]: which stays, whatever a later look is told.
-    pub(super) fn kernel_says(&self, what: u32) {
+    /// Notes [`ENDED`], or [`RESET`], which stays, whatever a later peek is told.
+    pub(super) fn note_kernel_end(&self, what: u32) {
         self.kernel_end.fetch_max(what, Ordering::Relaxed);
     }
 
-    /// Whether an end of which the kernel speaks was announced by nobody: the other end did not
+    /// Whether an end that the kernel reports was announced by nobody: the other end did not
     /// close, it died. Whatever announces an end does so before its kernel's socket ends. `in_ring`
     /// is the phase of the ring that was read while the kernel was asked, if it was one.
     fn is_unannounced(&self, in_ring: Option<Phase>) -> bool {
@@ -117,9 +117,9 @@ impl Upgraded {
     }
 
     /// No bytes come from this end any more.
-    pub(crate) fn end_sending(&self, me: u32, kernel: &impl Kernel) -> Tell {
+    pub(crate) fn end_sending(&self, me: u32, kernel: &impl Kernel) -> Wakeup {
         self.incoming().receiver_flags.fetch_or(Flags::ENDED, Ordering::SeqCst);
-        let Some(_locked) = self.lock_out(me) else { return Tell::default() };
+        let Some(_locked) = self.lock_out(me) else { return Wakeup::default() };
         let pending = self.outgoing().announced().pending;
         if pending {
             // Whoever sends next would finish it, and nobody does: the peer would take this for a
@@ -134,7 +134,7 @@ impl Upgraded {
             // kernel's.
             self.own().pinned.store(1, Ordering::SeqCst);
         }
-        Tell { receiver: in_ring || pending, sender: false }
+        Wakeup { receiver: in_ring || pending, sender: false }
     }
 
     /// This process had ended its direction before the words were there: the end is the kernel's.
@@ -155,9 +155,9 @@ impl Upgraded {
     }
 
     /// One holder less; the last one closes this end, and is told how.
-    pub(crate) fn let_go(&self, how: Close) -> (Option<Close>, Tell) {
+    pub(crate) fn let_go(&self, how: Close) -> (Option<Close>, Wakeup) {
         if self.own().holders.fetch_sub(1, Ordering::SeqCst) != 1 {
-            return (None, Tell::default());
+            return (None, Wakeup::default());
         }
         let into = self.incoming();
         let in_ring = into.reads_ring() || into.announced().in_ring() && !into.goes_back();
@@ -174,7 +174,7 @@ impl Upgraded {
             out.sender_flags.fetch_or(flags, Ordering::SeqCst);
         }
         self.incoming().receiver_flags.fetch_or(Flags::CLOSED, Ordering::SeqCst);
-        (Some(how), Tell { receiver: true, sender: true })
+        (Some(how), Wakeup { receiver: true, sender: true })
     }
 
     /// One holder less, unless it is the last.
@@ -201,7 +201,7 @@ impl Upgraded {
         reader & Flags::CLOSED != 0 || self.is_gone() || reader & Flags::SHUT != 0 && ended()
     }
 
-    /// Whether that is all: the other end has closed or died in order, so its kernel's socket says
+    /// Whether that is all: the other end has closed or died in order, so its kernel's socket tells
     /// what follows.
     pub(crate) fn has_closed_in_order(&self) -> bool {
         self.takes_no_more() && self.reset().is_none()
@@ -220,15 +220,15 @@ impl Upgraded {
 
     /// A reset that was not reported yet; it is from now on.
     pub(crate) fn takes_reset(&self) -> Option<Errno> {
-        self.reset().filter(|_| self.reset_told.swap(1, Ordering::Relaxed) == 0)
+        self.reset().filter(|_| self.reset_reported.swap(1, Ordering::Relaxed) == 0)
     }
 
-    /// The same, and no call has reported it.
-    pub(crate) fn owes_reset(&self) -> bool {
-        self.kernel_reset() && !self.reset_was_told()
+    /// Whether the kernel has reset the connection, and no call has reported it.
+    pub(crate) fn has_unreported_reset(&self) -> bool {
+        self.kernel_reset() && !self.reset_was_reported()
     }
 
-    /// Whether the kernel says that the other end sends no more.
+    /// Whether the kernel reported that the other end sends no more.
     pub(crate) fn kernel_ended(&self) -> bool {
         self.kernel_end.load(Ordering::Relaxed) != 0
     }
@@ -239,12 +239,12 @@ impl Upgraded {
     }
 
     /// A system call has reported the reset.
-    pub(crate) fn kernel_told_reset(&self) {
-        self.reset_told.store(1, Ordering::Relaxed);
+    pub(crate) fn kernel_reported_reset(&self) {
+        self.reset_reported.store(1, Ordering::Relaxed);
     }
 
     /// Whether a call has reported the reset.
-    pub(crate) fn reset_was_told(&self) -> bool {
-        self.reset_told.load(Ordering::Relaxed) != 0
+    pub(crate) fn reset_was_reported(&self) -> bool {
+        self.reset_reported.load(Ordering::Relaxed) != 0
     }
 }

@@ -17,7 +17,7 @@
 //! [`copies_before`](vmmc_stream::Left::copies_before) the tail bytes of it are copies.
 
 use super::{Kernel, RESET, Upgraded};
-use crate::limits::{COPIES_LOOKS, FULL_TIME_NS, PUBLISH_BYTES};
+use crate::limits::{COPIES_POLLS, FULL_TIME_NS, PUBLISH_BYTES};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -169,7 +169,7 @@ impl Upgraded {
     fn end_leaving(&self, moved: u64) {
         let out = self.outgoing();
         let (from, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
-        self.take_wish_back();
+        self.withdraw_ring_request();
         out.leave_ring(Left { from: tail.wrapping_sub(moved), whole: moved == tail.wrapping_sub(from) });
     }
 
@@ -302,7 +302,7 @@ impl Upgraded {
                 }
                 Err(_) => {
                     // It says so once.
-                    self.kernel_says(RESET);
+                    self.note_kernel_end(RESET);
                     0
                 }
             };
@@ -313,7 +313,7 @@ impl Upgraded {
 
     /// Somebody was killed while reading copies away. None: it cannot be told how many are left.
     fn copies_that_the_dead_left(&self, kernel: &impl Kernel) -> Option<u64> {
-        for _ in 0..COPIES_LOOKS {
+        for _ in 0..COPIES_POLLS {
             let ((before, unread), (after, _)) = (kernel.received()?, kernel.received()?);
             // A byte that comes between two questions is in one answer only, and the end of the
             // stream may be counted for one.

@@ -8,10 +8,10 @@
 //! Invariant: what is lent is free room, or published bytes, of one ring, without a seam; and no
 //! more is given back than was lent. Source: [NT §4].
 
-use super::{Kernel, Receiving, Sending, Tell, Upgraded};
+use super::{Kernel, Receiving, Sending, Upgraded, Wakeup};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_stream::{Denied, SharedLock, Stretch};
+use vmmc_stream::{Denied, RingSlice, SharedLock};
 
 /// Who has memory of a ring, and how much. Private to this process.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Upgraded {
 
     /// Lends free room of the ring, at most `most` bytes; an error is what else is to be done, as
     /// for a send.
-    pub(crate) fn lend_room(&self, me: u32, kernel: &impl Kernel, most: u64) -> Result<Stretch, Sending> {
+    pub(crate) fn lend_room(&self, me: u32, kernel: &impl Kernel, most: u64) -> Result<RingSlice, Sending> {
         if most == 0 {
             return Err(Sending::Failed(Errno::INVAL));
         }
@@ -87,7 +87,7 @@ impl Upgraded {
             free = out.free(self.slot.ring_bytes(large), 1);
         }
         let at = out.tail.load(Ordering::Relaxed);
-        let room = self.slot.stretch(self.end, large, at, free.min(most));
+        let room = self.slot.ring_slice(self.end, large, at, free.min(most));
         if room.len_bytes() == 0 {
             let stuck = self.is_stuck();
             let left = stuck && self.leave_ring(kernel, false);
@@ -104,25 +104,25 @@ impl Upgraded {
 
     /// Ends the loan: its first `bytes` are sent. Errors: `EINVAL` if this thread has none, or not
     /// so many.
-    pub(crate) fn send_lent(&self, me: u32, bytes: u64) -> Result<Tell, Errno> {
+    pub(crate) fn send_lent(&self, me: u32, bytes: u64) -> Result<Wakeup, Errno> {
         self.room.end(me, bytes)?;
         let _locked = SharedLock::new(&self.outgoing().sender_lock).held_by(me);
         if bytes == 0 {
-            return Ok(Tell::default());
+            return Ok(Wakeup::default());
         }
         self.outgoing().publish(bytes);
-        Ok(Tell { receiver: true, sender: false })
+        Ok(Wakeup { receiver: true, sender: false })
     }
 
     /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the
     /// end of the stream).
-    pub(crate) fn lend_bytes(&self, me: u32, kernel: &impl Kernel) -> Result<Stretch, Receiving> {
+    pub(crate) fn lend_bytes(&self, me: u32, kernel: &impl Kernel) -> Result<RingSlice, Receiving> {
         let locked = self.lock_in_soon(me).map_err(|denied| self.while_lent(me, denied))?;
         let available = self.bytes_in_ring(kernel)?;
         let into = self.incoming();
         let head = into.head.load(Ordering::Relaxed);
         let (large, piece) = self.lie_in(into.layout(), head, available);
-        let view = self.slot.stretch(1 - self.end, large, head, piece);
+        let view = self.slot.ring_slice(1 - self.end, large, head, piece);
         self.view.begin(me, view.len_bytes() as u64);
         std::mem::forget(locked);
         Ok(view)
@@ -130,11 +130,11 @@ impl Upgraded {
 
     /// Ends the loan: its first `bytes` are received. Errors: as for
     /// [`send_lent`](Self::send_lent).
-    pub(crate) fn take_lent(&self, me: u32, bytes: u64) -> Result<Tell, Errno> {
+    pub(crate) fn take_lent(&self, me: u32, bytes: u64) -> Result<Wakeup, Errno> {
         self.view.end(me, bytes)?;
         let _locked = SharedLock::new(&self.incoming().receiver_lock).held_by(me);
         let ring_bytes = self.slot.ring_bytes(self.incoming().layout().large);
         let room = bytes > 0 && self.incoming().consume(bytes, ring_bytes);
-        Ok(Tell { receiver: false, sender: room })
+        Ok(Wakeup { receiver: false, sender: room })
     }
 }

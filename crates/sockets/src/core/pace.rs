@@ -2,25 +2,25 @@
 //! that answers bytes from the peer.
 //!
 //! One end judges. It measures a window of turns in the kernel, then tries the ring, and keeps it
-//! if a turn takes less than nine tenths there; from the ring it looks at the kernel now and then,
+//! if a turn takes less than nine tenths there; from the ring it tries the kernel now and then,
 //! for a machine that was busy may not be so any more. A trial that goes badly ends after a few
 //! turns, and the next one comes after eight times as many. The other end follows, so that two
 //! measurements do not disturb each other.
 //!
-//! The ring's time is not all that it costs: while a turn is under way the nodes look for what
-//! comes next. So an end that pauses, between what it received and what it sends, for longer than a
-//! turn in the kernel takes of processors, thinks; it keeps to the kernel, and does not answer the
-//! wish of the other end for the ring.
+//! The ring's time is not all that it costs: while a turn is under way the nodes poll for what
+//! comes next. An end that pauses, between what it received and what it sends, for longer than a
+//! turn in the kernel takes of processors, is a slow responder: it keeps to the kernel, and does
+//! not answer the other end's request for the ring.
 //!
 //! Invariant: nothing here decides where a byte goes; it is advice, and nothing of it is exact when
 //! several threads send. Source: docs/sockets.md, between two nodes.
 
 use super::Kernel;
 use crate::limits::{
-    BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_LONG_RESTS, BETWEEN_LONG_SENDS, BETWEEN_REST_NS,
-    BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX, BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX,
-    BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED, BETWEEN_UNMEASURED_THINKING, BETWEEN_WINDOW, BETWEEN_WISH_AGAIN,
-    BETWEEN_WISH_TURNS,
+    BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_LONG_RESTS, BETWEEN_LONG_SENDS,
+    BETWEEN_REQUEST_AGAIN, BETWEEN_REQUEST_TURNS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
+    BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED,
+    BETWEEN_UNMEASURED_SLOW, BETWEEN_WINDOW,
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -31,7 +31,7 @@ pub(super) struct Pace {
     prefers_kernel: AtomicU32,
     /// That medium is only tried.
     trying: AtomicU32,
-    /// Turns since a medium was taken, or another one was tried in vain.
+    /// Turns since a medium was taken, or a trial of another one failed.
     turns: AtomicU32,
     /// How many of them, in the kernel and in the ring, bring a trial of the other one.
     trial_after: [AtomicU32; 2],
@@ -40,9 +40,9 @@ pub(super) struct Pace {
     /// Time of the last send.
     sent_ns: AtomicU64,
     /// When the first bytes since then came; 0: none have.
-    heard_ns: AtomicU64,
+    received_ns: AtomicU64,
     window: Window,
-    /// Turns for which nobody looks at a clock: the other end follows a change, or what they take
+    /// Turns for which nobody reads a clock: the other end follows a change, or what they take
     /// is known well enough.
     unmeasured: AtomicU32,
     /// What a turn took in its last window, in the kernel and in the ring; 0: not known.
@@ -50,7 +50,7 @@ pub(super) struct Pace {
     /// What it took of the processors in the kernel; 0: not known.
     kernel_cpu_ns: AtomicU64,
     /// This end pauses for longer than that.
-    thinks: AtomicU32,
+    slow_responder: AtomicU32,
     /// The ring was full.
     crowded: AtomicU32,
     /// Windows since it came into the ring that were worth it.
@@ -85,12 +85,12 @@ impl Default for Pace {
             trial_after: [AtomicU32::new(BETWEEN_TURNS_MIN), AtomicU32::new(BETWEEN_TURNS_MIN)],
             rests: zero(),
             sent_ns: none(),
-            heard_ns: none(),
+            received_ns: none(),
             window: Window::default(),
             unmeasured: zero(),
             turn_ns: [none(), none()],
             kernel_cpu_ns: none(),
-            thinks: zero(),
+            slow_responder: zero(),
             crowded: zero(),
             good_windows: zero(),
             long_sends: zero(),
@@ -117,16 +117,16 @@ impl Pace {
     }
 
     /// Whether this end pauses for so long that the ring does not pay.
-    pub(super) fn thinks(&self) -> bool {
-        self.thinks.load(Relaxed) != 0
+    pub(super) fn is_slow_responder(&self) -> bool {
+        self.slow_responder.load(Relaxed) != 0
     }
 
-    /// Bytes came.
+    /// Notes that bytes came.
     #[inline]
-    pub(super) fn heard(&self, now_ns: impl FnOnce() -> u64) {
-        if self.heard_ns.load(Relaxed) == 0 {
+    pub(super) fn note_receive(&self, now_ns: impl FnOnce() -> u64) {
+        if self.received_ns.load(Relaxed) == 0 {
             let measured = self.unmeasured.load(Relaxed) == 0;
-            self.heard_ns.store(if measured { now_ns() } else { 1 }, Relaxed);
+            self.received_ns.store(if measured { now_ns() } else { 1 }, Relaxed);
         }
     }
 
@@ -168,7 +168,7 @@ impl Pace {
         }
         let unmeasured = self.unmeasured.load(Relaxed);
         let to_trial = self.trial_after[KERNEL].load(Relaxed).saturating_sub(self.turns.load(Relaxed));
-        let most = if judges && !self.thinks() { unmeasured.min(to_trial) } else { unmeasured };
+        let most = if judges && !self.is_slow_responder() { unmeasured.min(to_trial) } else { unmeasured };
         let rest = most.saturating_sub(1);
         self.unmeasured.store(unmeasured - rest, Relaxed);
         self.turns.fetch_add(rest, Relaxed);
@@ -199,7 +199,7 @@ impl Pace {
                 self.measure(clock, turn, in_ring);
             }
         }
-        if bytes > BETWEEN_SEND_BYTES_MAX || !other_in_ring || self.thinks() {
+        if bytes > BETWEEN_SEND_BYTES_MAX || !other_in_ring || self.is_slow_responder() {
             return self.prefer_kernel(true);
         }
         // After its ring was full it answers so often by the kernel first.
@@ -211,11 +211,11 @@ impl Pace {
 
     /// What lies between the last send and this one.
     fn end_turn(&self, clock: &impl Kernel, in_ring: bool) -> Turn {
-        let heard_ns = self.heard_ns.load(Relaxed);
-        let answers = heard_ns != 0;
+        let received_ns = self.received_ns.load(Relaxed);
+        let answers = received_ns != 0;
         let unmeasured = self.unmeasured.load(Relaxed);
         if answers {
-            self.heard_ns.store(0, Relaxed);
+            self.received_ns.store(0, Relaxed);
             self.unmeasured.store(unmeasured.saturating_sub(1), Relaxed);
         }
         // In the ring rests count at once.
@@ -226,7 +226,7 @@ impl Pace {
         let last = self.sent_ns.swap(now, Relaxed);
         // Behind turns without a clock the next one begins now.
         let ns = if unmeasured > 0 && !in_ring { 0 } else { now.saturating_sub(last) };
-        Turn { ns, pause_ns: now.saturating_sub(heard_ns), answers, measured: unmeasured == 0 }
+        Turn { ns, pause_ns: now.saturating_sub(received_ns), answers, measured: unmeasured == 0 }
     }
 
     fn begin_window(&self, in_ring: bool) {
@@ -248,7 +248,7 @@ impl Pace {
         let paused = u32::from(kernel_cpu_ns != 0 && turn.pause_ns > kernel_cpu_ns);
         let pauses = window.pauses.fetch_add(paused, Relaxed) + paused;
         if turns == BETWEEN_GLANCE && pauses >= BETWEEN_GLANCE_BAD {
-            self.thinks.store(1, Relaxed);
+            self.slow_responder.store(1, Relaxed);
         }
         // Of a rest only its beginning: it would weigh more than all turns beside it.
         let usual_ns = self.turn_ns[KERNEL].load(Relaxed);
@@ -257,7 +257,7 @@ impl Pace {
         if turns < BETWEEN_WINDOW {
             return None;
         }
-        self.thinks.store(u32::from(pauses > BETWEEN_WINDOW / 2), Relaxed);
+        self.slow_responder.store(u32::from(pauses > BETWEEN_WINDOW / 2), Relaxed);
         let mean_ns = (ns / u64::from(BETWEEN_WINDOW)).max(1);
         self.turn_ns[usize::from(in_ring)].store(mean_ns, Relaxed);
         if !in_ring {
@@ -268,7 +268,7 @@ impl Pace {
         }
         self.begin_window(in_ring);
         if !in_ring && kernel_cpu_ns != 0 {
-            let turns = if self.thinks() { BETWEEN_UNMEASURED_THINKING } else { BETWEEN_UNMEASURED };
+            let turns = if self.is_slow_responder() { BETWEEN_UNMEASURED_SLOW } else { BETWEEN_UNMEASURED };
             self.unmeasured.store(turns, Relaxed);
         }
         Some(mean_ns)
@@ -285,7 +285,7 @@ impl Pace {
             // The change is under way.
             return;
         }
-        if in_ring && self.thinks() {
+        if in_ring && self.is_slow_responder() {
             return self.stay_with_kernel();
         }
         if trying && self.window.turns.load(Relaxed) == BETWEEN_GLANCE && bad >= BETWEEN_GLANCE_BAD {
@@ -305,17 +305,18 @@ impl Pace {
     /// After so many turns in one medium the other one is tried.
     fn count_turn(&self, in_ring: bool) {
         if !in_ring && self.trying.load(Relaxed) != 0 && !self.prefers_kernel() {
-            // The other end thinks, or cannot: it would be wished for, and measured, for ever.
-            if self.turns.fetch_add(1, Relaxed) + 1 >= BETWEEN_WISH_TURNS {
+            // The other end is a slow responder, or cannot: the ring would be requested, and
+            // measured, for ever.
+            if self.turns.fetch_add(1, Relaxed) + 1 >= BETWEEN_REQUEST_TURNS {
                 self.trying.store(0, Relaxed);
                 self.turns.store(0, Relaxed);
                 self.prefer_kernel(true);
-                self.trial_after[KERNEL].fetch_max(BETWEEN_WISH_AGAIN, Relaxed);
+                self.trial_after[KERNEL].fetch_max(BETWEEN_REQUEST_AGAIN, Relaxed);
             }
             return;
         }
         let settled = self.trying.load(Relaxed) == 0 && in_ring != self.prefers_kernel();
-        if !settled || self.thinks() || self.turn_ns[usize::from(in_ring)].load(Relaxed) == 0 {
+        if !settled || self.is_slow_responder() || self.turn_ns[usize::from(in_ring)].load(Relaxed) == 0 {
             return;
         }
         let turns = self.turns.fetch_add(1, Relaxed) + 1;

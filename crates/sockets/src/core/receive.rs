@@ -5,7 +5,7 @@
 //! receive takes bytes of a later epoch.
 
 use super::leave::Copies;
-use super::{HEARD, Kernel, PENDING_LOOKS, Receiving, Tell, Upgraded};
+use super::{BYTES_CAME, Kernel, PENDING_POLLS, Receiving, Upgraded, Wakeup};
 use crate::limits::TAKE_BYTES;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
@@ -20,18 +20,18 @@ impl Upgraded {
         kernel: &impl Kernel,
         buffers: &mut [IoSliceMut<'_>],
         take: bool,
-    ) -> (Receiving, Tell) {
+    ) -> (Receiving, Wakeup) {
         let _locked = match self.lock_in_soon(me) {
             Ok(locked) => locked,
-            Err(denied) => return (self.while_lent(me, denied), Tell::default()),
+            Err(denied) => return (self.while_lent(me, denied), Wakeup::default()),
         };
         loop {
             let other = match self.bytes_in_ring(kernel) {
                 Ok(available) => {
                     let received = self.take_from_ring(kernel, buffers, available, take);
-                    if self.hinted() && self.owes() {
+                    if self.hinted() && self.must_flush_to_kernel() {
                         // It may be the last call for long.
-                        self.give_back(me, kernel);
+                        self.flush_to_kernel(me, kernel);
                     }
                     return received;
                 }
@@ -43,9 +43,9 @@ impl Upgraded {
             if let Some(other) = other {
                 if self.is_waited_for() {
                     // Whoever waits for an answer may have to send the question another way.
-                    self.give_back(me, kernel);
+                    self.flush_to_kernel(me, kernel);
                 }
-                return (other, Tell::default());
+                return (other, Wakeup::default());
             }
         }
     }
@@ -77,13 +77,13 @@ impl Upgraded {
         buffers: &mut [IoSliceMut<'_>],
         available: u64,
         take: bool,
-    ) -> (Receiving, Tell) {
+    ) -> (Receiving, Wakeup) {
         let into = self.incoming();
         let layout = into.layout();
         let head = into.head.load(Ordering::Relaxed);
-        self.heard(|| kernel.now_ns());
-        if self.ask_pause.load(Ordering::Relaxed) != HEARD {
-            self.ask_pause.store(HEARD, Ordering::Relaxed);
+        self.note_receive(|| kernel.now_ns());
+        if self.ask_pause.load(Ordering::Relaxed) != BYTES_CAME {
+            self.ask_pause.store(BYTES_CAME, Ordering::Relaxed);
         }
         let (mut done, mut room) = (0, false);
         while done < available {
@@ -96,7 +96,7 @@ impl Upgraded {
                 break;
             }
         }
-        (Receiving::Done(done as usize), Tell { receiver: false, sender: room })
+        (Receiving::Done(done as usize), Wakeup { receiver: false, sender: room })
     }
 
     /// In which ring the bytes from `at` on lie, and how many of `most` of them do.
@@ -117,24 +117,24 @@ impl Upgraded {
         match self.read_copies(kernel) {
             Copies::Gone => {}
             Copies::Coming => return Some(self.nothing_came().unwrap_or(Receiving::Empty)),
-            Copies::Amiss if self.reset_told.swap(1, Ordering::Relaxed) == 0 => {
+            Copies::Amiss if self.reset_reported.swap(1, Ordering::Relaxed) == 0 => {
                 return Some(Receiving::Failed(Errno::CONNRESET));
             }
             Copies::Amiss => return Some(Receiving::Done(0)),
         }
         Some(match kernel.receive_now(into, take) {
             Ok(bytes @ 1..) => {
-                self.heard(|| kernel.now_ns());
+                self.note_receive(|| kernel.now_ns());
                 Receiving::OfKernel(bytes)
             }
-            // The last bytes came between the two looks; or these were the last, and others have
+            // The last bytes came between the two peeks; or these were the last, and others have
             // them.
             Err(Errno::AGAIN) if self.incoming().phase() != before => return None,
             Err(Errno::AGAIN) => self.nothing_came().unwrap_or(Receiving::Empty),
             // Nobody asked for bytes.
             Ok(_) if into.iter().all(|s| s.is_empty()) => Receiving::Done(0),
             // The kernel says so once, and has said it to a look.
-            Ok(_) if self.owes_reset() && self.reset_told.swap(1, Ordering::Relaxed) == 0 => {
+            Ok(_) if self.has_unreported_reset() && self.reset_reported.swap(1, Ordering::Relaxed) == 0 => {
                 Receiving::Failed(Errno::CONNRESET)
             }
             // The ring may be next, and what says so under way.
@@ -166,16 +166,17 @@ impl Upgraded {
         if into.goes_back() {
             return false;
         }
-        let mut looks = 0;
+        let mut polls = 0;
         loop {
             match into.phase() {
                 Phase::Steady => return false,
-                // Not for ever: whoever announces it may have been stopped or killed over it.
-                Phase::Pending if looks >= PENDING_LOOKS => return false,
+                // Not for ever: the sender that announces it may have been stopped or killed over
+                // it.
+                Phase::Pending if polls >= PENDING_POLLS => return false,
                 Phase::Pending => {
-                    looks += 1;
+                    polls += 1;
                     std::hint::spin_loop();
-                    if looks % 64 == 0 {
+                    if polls % 64 == 0 {
                         std::thread::yield_now();
                     }
                 }

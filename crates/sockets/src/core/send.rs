@@ -4,7 +4,7 @@
 //! Invariant: a change of medium happens under the lock of the sending end, with no kernel call of
 //! it under way.
 
-use super::{Kernel, Sending, Tell, Upgraded};
+use super::{Kernel, Sending, Upgraded, Wakeup};
 use crate::limits::{GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX};
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -13,11 +13,11 @@ use vmmc_stream::{EndWords, Flags};
 
 impl Upgraded {
     /// Sends bytes. `me` is the thread's id.
-    pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+    pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Wakeup) {
         let _locked = match self.lock_out_soon(me) {
             Ok(locked) => locked,
-            Err(_) if self.room.held_by(me) => return (Sending::Failed(Errno::DEADLK), Tell::default()),
-            Err(denied) => return (Sending::Locked(denied), Tell::default()),
+            Err(_) if self.room.held_by(me) => return (Sending::Failed(Errno::DEADLK), Wakeup::default()),
+            Err(denied) => return (Sending::Locked(denied), Wakeup::default()),
         };
         let out = self.outgoing();
         if out.announced().pending {
@@ -25,20 +25,21 @@ impl Upgraded {
         }
         if self.between.is_some() {
             if let Some(failed) = self.pace(kernel, from) {
-                return (failed, Tell::default());
+                return (failed, Wakeup::default());
             }
         }
         if !out.announced().in_ring() {
             return self.send_by_kernel(kernel, from);
         }
         if self.must_leave_ring() {
-            let left = self.leave_ring(kernel, !is_empty(from)) || out.goes_back() && self.give_back_locked(kernel);
+            let left =
+                self.leave_ring(kernel, !is_empty(from)) || out.goes_back() && self.flush_to_kernel_locked(kernel);
             if left {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-                return (Sending::Kernel, Tell { receiver: true, sender: false });
+                return (Sending::Kernel, Wakeup { receiver: true, sender: false });
             }
             if out.goes_back() {
-                return (Sending::Full, Tell::default());
+                return (Sending::Full, Wakeup::default());
             }
         }
         let sending = match self.send_by_ring(kernel, from) {
@@ -46,38 +47,38 @@ impl Upgraded {
                 self.follow_hints(kernel);
                 self.send_by_ring(kernel, from)
             }
-            (Sending::Full, tell) => {
+            (Sending::Full, wakeup) => {
                 self.notice_full(kernel.coarse_ns(), kernel);
                 if (self.is_crowded() || self.is_stuck()) && self.leave_ring(kernel, true) {
                     out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-                    (Sending::Kernel, Tell { receiver: true, sender: false })
+                    (Sending::Kernel, Wakeup { receiver: true, sender: false })
                 } else if self.is_stuck() && self.spill(kernel) {
                     self.send_by_ring(kernel, from)
                 } else {
-                    (Sending::Full, tell)
+                    (Sending::Full, wakeup)
                 }
             }
             other => other,
         };
         if out.goes_back() {
             // Asked for while these were published.
-            self.give_back_locked(kernel);
+            self.flush_to_kernel_locked(kernel);
         }
         sending
     }
 
     #[inline]
-    fn send_by_ring(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+    fn send_by_ring(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Wakeup) {
         let out = self.outgoing();
         if self.hinted() || self.is_time_to_ask(kernel) {
             self.follow_hints(kernel);
         }
         if let Some(errno) = self.send_error() {
-            return (Sending::Failed(errno), Tell::default());
+            return (Sending::Failed(errno), Wakeup::default());
         }
         let wanted: u64 = from.iter().map(|s| s.len() as u64).sum();
         if wanted == 0 {
-            return (Sending::Done(0), Tell::default());
+            return (Sending::Done(0), Wakeup::default());
         }
         let wanted = wanted.min(SEND_BYTES_MAX);
         let mut large = out.layout().large;
@@ -110,8 +111,8 @@ impl Upgraded {
             done += copied;
         }
         match done {
-            0 => (Sending::Full, Tell::default()),
-            done => (Sending::Done(done as usize), Tell { receiver: true, sender: false }),
+            0 => (Sending::Full, Wakeup::default()),
+            done => (Sending::Done(done as usize), Wakeup { receiver: true, sender: false }),
         }
     }
 
@@ -124,9 +125,9 @@ impl Upgraded {
         }
     }
 
-    /// Whether the node should be asked for a larger ring; says so once.
+    /// Whether the node should be asked for a larger ring; true once.
     #[inline]
-    pub(crate) fn takes_wish_to_grow(&self) -> bool {
+    pub(crate) fn takes_grow_request(&self) -> bool {
         self.wants_to_grow.load(Ordering::Relaxed) != 0 && self.wants_to_grow.swap(0, Ordering::Relaxed) != 0
     }
 
@@ -146,7 +147,7 @@ impl Upgraded {
     }
 
     /// A kernel send; and, if both sides are ready for it, the last one.
-    fn send_by_kernel(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+    fn send_by_kernel(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Wakeup) {
         let out = self.outgoing();
         let left = !self.is_between() && out.available(self.slot.most_bytes()) > 0;
         if left && (self.hinted() || self.is_time_to_ask(kernel)) {
@@ -155,20 +156,20 @@ impl Upgraded {
         }
         if self.reset().is_some() {
             // The kernel has told a look of it, or knows nothing of it.
-            return (Sending::Failed(self.takes_reset().unwrap_or(Errno::PIPE)), Tell::default());
+            return (Sending::Failed(self.takes_reset().unwrap_or(Errno::PIPE)), Wakeup::default());
         }
         let bytes: usize = from.iter().map(|s| s.len()).sum();
         if bytes == 0 || !self.may_enter_ring() {
             out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-            return (Sending::Kernel, Tell::default());
+            return (Sending::Kernel, Wakeup::default());
         }
         out.begin_change();
         if self.is_deaf() {
             out.cancel_change();
             out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-            return (Sending::Kernel, Tell::default());
+            return (Sending::Kernel, Wakeup::default());
         }
-        let tell = Tell { receiver: true, sender: false };
+        let wakeup = Wakeup { receiver: true, sender: false };
         match kernel.send_now(from) {
             Ok(done) if done > 0 => {
                 match kernel.sent() {
@@ -178,15 +179,15 @@ impl Upgraded {
                     }
                     None => out.cancel_change(),
                 }
-                (Sending::Done(done), tell)
+                (Sending::Done(done), wakeup)
             }
             Ok(_) | Err(Errno::AGAIN) => {
                 out.cancel_change();
-                (Sending::Full, tell)
+                (Sending::Full, wakeup)
             }
             Err(errno) => {
                 out.cancel_change();
-                (Sending::Failed(errno), tell)
+                (Sending::Failed(errno), wakeup)
             }
         }
     }
@@ -235,16 +236,16 @@ impl Upgraded {
     }
 
     /// Brings the direction to the peer back to the kernel, if it is in the ring and the peer has
-    /// followed so far; says whether it is in the kernel now, and whom to tell.
-    pub(crate) fn return_to_kernel(&self, me: u32, kernel: &impl Kernel) -> (bool, Tell) {
-        let Some(_locked) = self.lock_out(me) else { return (false, Tell::default()) };
-        let tell = Tell { receiver: true, sender: false };
+    /// followed so far; returns whether it is in the kernel now, and whom to wake.
+    pub(crate) fn return_to_kernel(&self, me: u32, kernel: &impl Kernel) -> (bool, Wakeup) {
+        let Some(_locked) = self.lock_out(me) else { return (false, Wakeup::default()) };
+        let wakeup = Wakeup { receiver: true, sender: false };
         if self.outgoing().announced().pending {
             self.finish_change_of_the_dead(kernel);
         } else if !self.outgoing().announced().in_ring() {
-            return (true, Tell::default());
+            return (true, Wakeup::default());
         }
-        (!self.outgoing().announced().in_ring() || self.leave_ring(kernel, false), tell)
+        (!self.outgoing().announced().in_ring() || self.leave_ring(kernel, false), wakeup)
     }
 
     /// Holds the sending direction in the kernel for a call of another kind. False: it is in the

@@ -2,9 +2,9 @@
 //! killed at the worst places, and go back and forth between the media, over a kernel stream that
 //! delivers when the script says so, with and without a node that gives hints.
 //!
-//! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end
+//! Checked: what comes out is a prefix of what went in, after every step. Nobody learns of an end
 //! while the other end is held. A close is taken for the last one only by the last holder. Whoever
-//! hears of the death of an end with bytes unread in a ring hears of a reset. When the faults are
+//! learns of the death of an end with bytes unread in a ring gets a reset. When the faults are
 //! over, everything that was sent arrives, and then the end if there is one; and nobody is still
 //! asleep, or in the kernel, for something that has come. Sleepers ask the kernel by themselves
 //! only in runs in which somebody was killed: in all others each is woken.
@@ -15,7 +15,7 @@
 pub mod between;
 mod wire;
 
-use super::{DirectionWords, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
+use super::{DirectionWords, EndWords, Flags, Kernel, Receiving, Sending, Upgraded, Wakeup, WayBack};
 use crate::types::Close;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -103,20 +103,20 @@ impl Totals {
 /// The property that did not hold, and where.
 pub fn run(seed: u64) -> Result<Totals, String> {
     let mut world = World::new(seed).ok_or("no memory for a slot")?;
-    for _ in 0..world.dice.roll(800) + 50 {
+    for _ in 0..world.rng.below(800) + 50 {
         world.totals.steps += 1;
         world.step().map_err(|why| format!("step {}: {why}", world.totals.steps))?;
     }
-    world.settle()?;
+    world.run_until_quiet()?;
     world.totals.runs = 1;
     Ok(world.totals)
 }
 
 /// A seeded generator that needs no crate.
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct Rng(pub(super) u64);
 
-impl Dice {
-    pub(super) fn roll(&mut self, below: u64) -> u64 {
+impl Rng {
+    pub(super) fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -162,7 +162,7 @@ struct Side {
     attached: bool,
     /// It has ended its direction.
     shut: bool,
-    /// It has heard that the other end sends no more.
+    /// It has learned that the other end sends no more.
     heard_end: bool,
     /// Its last holder died, or closed while the kernel took no more, with bytes that the other end
     /// had asked back.
@@ -175,7 +175,7 @@ struct Side {
 }
 
 struct World {
-    dice: Dice,
+    rng: Rng,
     slot: Slot,
     wires: [Wire; 2],
     sides: [Side; 2],
@@ -232,8 +232,8 @@ impl Upgraded {
             kernel_end: copy(&self.kernel_end),
             gone: copy(&self.gone),
             unread_at_death: copy(&self.unread_at_death),
-            careful: copy(&self.careful),
-            reset_told: copy(&self.reset_told),
+            holder_unknown: copy(&self.holder_unknown),
+            reset_reported: copy(&self.reset_reported),
             grow_at: AtomicU64::default(),
             wants_to_grow: AtomicU32::default(),
             full: Default::default(),
@@ -253,18 +253,18 @@ impl World {
             Side { processes: vec![Process::new(core)], ..Side::default() }
         };
         // Neighbouring seeds give unlike runs.
-        let mut dice = Dice((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        (0..4).for_each(|_| _ = dice.roll(2));
+        let mut rng = Rng((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| _ = rng.below(2));
         let (sides, wires) = ([side(0), side(1)], <[Wire; 2]>::default());
-        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * dice.roll(2) as usize));
-        let deadly = dice.roll(2) == 0;
-        Some(World { dice, slot, wires, sides, node: true, deadly, totals: Totals::default() })
+        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * rng.below(2) as usize));
+        let deadly = rng.below(2) == 0;
+        Some(World { rng, slot, wires, sides, node: true, deadly, totals: Totals::default() })
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let e = self.dice.roll(2) as usize;
+        let e = self.rng.below(2) as usize;
         let Some(p) = self.pick(e) else { return Ok(()) };
-        match self.dice.roll(230) {
+        match self.rng.below(230) {
             0..60 => self.send(e, p),
             60..125 => self.receive(e, p),
             125..145 => {
@@ -272,7 +272,7 @@ impl World {
                 Ok(())
             }
             145..165 => {
-                let most = self.dice.roll(400) as usize;
+                let most = self.rng.below(400) as usize;
                 self.wires[e].deliver(most);
                 Ok(())
             }
@@ -288,7 +288,7 @@ impl World {
                 Ok(())
             }
             178..183 => {
-                let pin = self.dice.roll(2) == 0;
+                let pin = self.rng.below(2) == 0;
                 self.turn(e, p, pin);
                 Ok(())
             }
@@ -305,7 +305,7 @@ impl World {
                 self.end_sending(e, p);
                 Ok(())
             }
-            193 if self.deadly && self.dice.roll(4) == 0 => {
+            193 if self.deadly && self.rng.below(4) == 0 => {
                 self.totals.node_deaths += u64::from(self.node);
                 self.node = false;
                 Ok(())
@@ -315,7 +315,7 @@ impl World {
                 Ok(())
             }
             // The node gives the direction a larger ring, or wants its memory back.
-            197 if self.dice.roll(2) == 0 => self.slot.grant_large(e).map_err(|e| e.to_string()),
+            197 if self.rng.below(2) == 0 => self.slot.grant_large(e).map_err(|e| e.to_string()),
             197 => {
                 let _ = self.slot.take_large_back(e);
                 Ok(())
@@ -328,13 +328,13 @@ impl World {
             203..206 => {
                 // What a look at the state does.
                 let process = &self.sides[e].processes[p];
-                if !process.foreign && process.core.owes() {
-                    process.core.give_back(ME, &self.socket(e));
+                if !process.foreign && process.core.must_flush_to_kernel() {
+                    process.core.flush_to_kernel(ME, &self.socket(e));
                 }
                 Ok(())
             }
             226..230 => {
-                self.look_for_room(e, p);
+                self.poll_room(e, p);
                 Ok(())
             }
             206..226 if self.sides[e].processes[p].core.was_left() => self.hand_back(e, p),
@@ -344,7 +344,7 @@ impl World {
 
     fn pick(&mut self, e: usize) -> Option<usize> {
         let open = self.sides[e].processes.iter().filter(|p| p.open).count();
-        let nth = self.dice.roll(open.max(1) as u64) as usize;
+        let nth = self.rng.below(open.max(1) as u64) as usize;
         let mut all = self.sides[e].processes.iter().enumerate().filter(|(_, p)| p.open);
         all.nth(nth).map(|(at, _)| at)
     }
@@ -372,18 +372,18 @@ impl World {
     }
 
     /// Wakes whom a step of end `e` concerns at the other end.
-    fn tell(&mut self, e: usize, tell: Tell) {
+    fn wake_other_end(&mut self, e: usize, wakeup: Wakeup) {
         let words = self.slot.words();
-        if tell.receiver && words.directions[e].receiver_sleep.take() {
+        if wakeup.receiver && words.directions[e].receiver_sleep.take() {
             self.sides[1 - e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
         }
-        if tell.sender && words.directions[1 - e].sender_sleep.take() {
+        if wakeup.sender && words.directions[1 - e].sender_sleep.take() {
             self.sides[1 - e].processes.iter_mut().for_each(|p| p.writer_sleeps = false);
         }
     }
 
     fn send(&mut self, e: usize, p: usize) -> Result<(), String> {
-        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 6000 } else { 200 });
+        let len = 1 + self.rng.below(if self.rng.0 % 5 == 0 { 6000 } else { 200 });
         let (side, process) = (&self.sides[e], &self.sides[e].processes[p]);
         if side.shut || process.call.is_some() || process.writer_sleeps {
             return Ok(());
@@ -396,11 +396,11 @@ impl World {
         }
         let cut = data.len() / 3;
         let in_ring = process.core.outgoing().announced().in_ring();
-        let (sending, tell) = if side.attached {
+        let (sending, wakeup) = if side.attached {
             process.core.send(ME, &self.socket(e), &[IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])])
         } else {
             process.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
-            (Sending::Kernel, Tell::default())
+            (Sending::Kernel, Wakeup::default())
         };
         match sending {
             Sending::Locked(_) => return Err(format!("end {e} finds its lock taken")),
@@ -411,7 +411,7 @@ impl World {
             Sending::Full if in_ring => {
                 let process = &mut self.sides[e].processes[p];
                 process.core.outgoing().sender_sleep.announce();
-                process.writer_sleeps = !process.core.looks_writable();
+                process.writer_sleeps = !process.core.may_be_writable();
                 self.totals.sleeps += u64::from(process.writer_sleeps);
             }
             Sending::Full => {}
@@ -419,39 +419,39 @@ impl World {
             Sending::Failed(errno) if self.is_held(1 - e) => return Err(format!("end {e} sends and gets {errno}")),
             Sending::Failed(_) => self.sides[e].processes[p].heard_reset = true,
         }
-        self.tell(e, tell);
+        self.wake_other_end(e, wakeup);
         Ok(())
     }
 
     fn receive(&mut self, e: usize, p: usize) -> Result<(), String> {
-        let most = 1 + self.dice.roll(500) as usize;
-        let take = self.dice.roll(6) > 0;
+        let most = 1 + self.rng.below(500) as usize;
+        let take = self.rng.below(6) > 0;
         let mut buffer = vec![0; most];
         let process = &self.sides[e].processes[p];
         if process.call.is_some() || process.reader_sleeps {
             return Ok(());
         }
-        let (receiving, tell) = if self.sides[e].attached && !process.foreign {
+        let (receiving, wakeup) = if self.sides[e].attached && !process.foreign {
             process.core.receive(ME, &self.socket(e), &mut [IoSliceMut::new(&mut buffer)], take)
         } else {
             let got = self.socket(e).receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
             (
                 got.map_or(Receiving::Empty, |n| if n > 0 { Receiving::OfKernel(n) } else { Receiving::Done(0) }),
-                Tell::default(),
+                Wakeup::default(),
             )
         };
-        self.tell(e, tell);
+        self.wake_other_end(e, wakeup);
         match receiving {
             Receiving::Locked(_) => Err(format!("end {e} finds its lock taken")),
-            Receiving::Done(0) => self.hear_end(e, p, false),
-            Receiving::Failed(_) => self.hear_end(e, p, true),
+            Receiving::Done(0) => self.receive_end(e, p, false),
+            Receiving::Failed(_) => self.receive_end(e, p, true),
             Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n], take),
             Receiving::Kernel => Err(format!("end {e} is sent to the kernel")),
             Receiving::Empty => {
                 let process = &mut self.sides[e].processes[p];
-                if process.core.incoming().reads_ring() && !process.core.owes() {
+                if process.core.incoming().reads_ring() && !process.core.must_flush_to_kernel() {
                     process.core.incoming().receiver_sleep.announce();
-                    process.reader_sleeps = !process.core.looks_readable();
+                    process.reader_sleeps = !process.core.may_be_readable();
                     self.totals.sleeps += u64::from(process.reader_sleeps);
                 }
                 Ok(())
@@ -474,14 +474,14 @@ impl World {
     }
 
     /// A receive said that no more comes.
-    fn hear_end(&mut self, e: usize, p: usize, reset: bool) -> Result<(), String> {
+    fn receive_end(&mut self, e: usize, p: usize, reset: bool) -> Result<(), String> {
         let process = &mut self.sides[e].processes[p];
         process.heard_reset |= reset;
         if self.sides[1 - e].died_unread && !process.heard_reset && !process.foreign {
-            return Err(format!("end {e} hears of an end, and the other one died with bytes unread"));
+            return Err(format!("end {e} learns of an end, and the other one died with bytes unread"));
         }
         if self.is_held(1 - e) && !self.sides[1 - e].shut {
-            return Err(format!("end {e} hears of an end, and the other end is held"));
+            return Err(format!("end {e} learns of an end, and the other end is held"));
         }
         self.sides[e].heard_end = true;
         Ok(())
@@ -493,7 +493,7 @@ impl World {
         let data = bytes(e, self.sides[e].sent, len);
         match self.socket(e).send_now(&[IoSlice::new(&data)]) {
             // It waits for room.
-            Err(Errno::AGAIN) if self.dice.roll(2) == 0 => return,
+            Err(Errno::AGAIN) if self.rng.below(2) == 0 => return,
             result => self.sides[e].sent += result.map_or(0, |n| n as u64),
         }
         let process = &mut self.sides[e].processes[p];
@@ -511,9 +511,9 @@ impl World {
         if pin {
             core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
             // Or with the next send.
-            if self.dice.roll(2) == 0 {
-                let (_, tell) = self.sides[e].processes[p].core.return_to_kernel(ME, &self.socket(e));
-                self.tell(e, tell);
+            if self.rng.below(2) == 0 {
+                let (_, wakeup) = self.sides[e].processes[p].core.return_to_kernel(ME, &self.socket(e));
+                self.wake_other_end(e, wakeup);
             }
         } else if !core.incoming().goes_back() {
             core.incoming().receiver_flags.fetch_and(!Flags::WANTS_KERNEL, Ordering::SeqCst);
@@ -527,7 +527,7 @@ impl World {
         let busy = process.call.is_some() || process.reader_sleeps || process.writer_sleeps || process.foreign;
         let peer = self.is_held(1 - e) && !self.sides[1 - e].shut;
         let seldom = if process.core.was_left() { 1 } else { 8 };
-        if busy || !self.sides[e].attached || !peer || self.dice.roll(seldom) > 0 {
+        if busy || !self.sides[e].attached || !peer || self.rng.below(seldom) > 0 {
             return Ok(());
         }
         let core = &self.sides[e].processes[p].core;
@@ -537,13 +537,13 @@ impl World {
             return Ok(());
         }
         let asked = core.ask_back(ME).unwrap_or_default();
-        let (way, tell) = core.hand_back(ME, &self.socket(e));
+        let (way, wakeup) = core.hand_back(ME, &self.socket(e));
         let own = &self.slot.words().directions[1 - e];
         if own.receiver_sleep.take() {
             self.sides[e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
         }
-        self.tell(e, asked);
-        self.tell(e, tell);
+        self.wake_other_end(e, asked);
+        self.wake_other_end(e, wakeup);
         if was_left && unread > 0 {
             self.totals.left_behind += 1;
         }
@@ -587,15 +587,15 @@ impl World {
         side.processes[p].open = false;
         self.totals.closes += 1;
         if self.sides[e].attached {
-            let (last, tell) = self.sides[e].processes[p].core.let_go(Close::Orderly);
+            let (last, wakeup) = self.sides[e].processes[p].core.let_go(Close::Orderly);
             let last = last.is_some();
             if last && self.is_held(e) {
                 return Err(format!("a close of end {e} is taken for the last one, and the end is held"));
             }
-            self.tell(e, tell);
+            self.wake_other_end(e, wakeup);
             if last {
                 let core = &self.sides[e].processes[p].core;
-                core.give_back(ME, &self.socket(e));
+                core.flush_to_kernel(ME, &self.socket(e));
             }
         }
         self.drop_socket(e);
@@ -616,10 +616,10 @@ impl World {
     }
 
     fn die_in_the_middle(&mut self, e: usize, p: usize) {
-        let most = self.dice.roll(2_000);
+        let most = self.rng.below(2_000);
         let core = &self.sides[e].processes[p].core;
         let (out, into) = (core.outgoing(), core.incoming());
-        match self.dice.roll(7) {
+        match self.rng.below(7) {
             0 if core.may_enter_ring() && !out.announced().in_ring() && !out.announced().pending => {
                 out.begin_change();
                 let data = bytes(e, self.sides[e].sent, 20);
@@ -629,8 +629,8 @@ impl World {
             }
             1 => out.sender_lock.store(DEAD, Ordering::SeqCst),
             2 => into.receiver_lock.store(DEAD, Ordering::SeqCst),
-            3 if core.owes() => {
-                core.give_back(ME, &self.socket(e));
+            3 if core.must_flush_to_kernel() => {
+                core.flush_to_kernel(ME, &self.socket(e));
                 out.sender_lock.store(DEAD, Ordering::SeqCst);
             }
             4 if core.could_leave() => {
@@ -646,7 +646,7 @@ impl World {
             5 if into.copies.load(Ordering::SeqCst) != 0 || into.reads_ring() && core.leave_drained_ring() => {
                 let copies = into.copies.load(Ordering::SeqCst) & !DirectionWords::READS_COPIES;
                 into.copies.store(copies | DirectionWords::READS_COPIES, Ordering::SeqCst);
-                let mut buffer = vec![0; (1 + self.dice.roll(600)).min(copies) as usize];
+                let mut buffer = vec![0; (1 + self.rng.below(600)).min(copies) as usize];
                 let _ = self.socket(e).receive_now(&mut [IoSliceMut::new(&mut buffer)], true);
                 into.receiver_lock.store(DEAD, Ordering::SeqCst);
             }
@@ -670,14 +670,18 @@ impl World {
     fn end_sending(&mut self, e: usize, p: usize) {
         // Only when no kernel send is under way: the program would not know what it sent.
         let busy = self.sides[e].processes.iter().any(|p| p.call.is_some());
-        let owes = self.slot.words().directions[e].goes_back() && self.sides[e].processes[p].core.owes();
-        if busy || self.sides[e].shut || owes && !self.sides[e].processes[p].core.give_back(ME, &self.socket(e)) {
+        let must_flush_to_kernel =
+            self.slot.words().directions[e].goes_back() && self.sides[e].processes[p].core.must_flush_to_kernel();
+        if busy
+            || self.sides[e].shut
+            || must_flush_to_kernel && !self.sides[e].processes[p].core.flush_to_kernel(ME, &self.socket(e))
+        {
             return;
         }
         self.sides[e].shut = true;
         if self.sides[e].attached && !self.sides[e].processes[p].foreign {
-            let tell = self.sides[e].processes[p].core.end_sending(ME, &self.socket(e));
-            self.tell(e, tell);
+            let wakeup = self.sides[e].processes[p].core.end_sending(ME, &self.socket(e));
+            self.wake_other_end(e, wakeup);
         }
         self.wires[e].ended.set(true);
     }
@@ -705,12 +709,12 @@ impl World {
     }
 
     /// A sleep for room ends for a look, as it does now and then.
-    fn look_for_room(&mut self, e: usize, p: usize) {
+    fn poll_room(&mut self, e: usize, p: usize) {
         let process = &self.sides[e].processes[p];
         if process.writer_sleeps && !process.foreign {
             self.let_full_time_pass(e, p);
             let process = &mut self.sides[e].processes[p];
-            process.writer_sleeps = !process.core.looks_writable();
+            process.writer_sleeps = !process.core.may_be_writable();
         }
     }
 
@@ -725,7 +729,7 @@ impl World {
         if process.writer_sleeps {
             self.let_full_time_pass(e, p);
         }
-        let (readable, writable) = (process.core.looks_readable(), process.core.looks_writable());
+        let (readable, writable) = (process.core.may_be_readable(), process.core.may_be_writable());
         let process = &mut self.sides[e].processes[p];
         process.reader_sleeps &= !readable;
         process.writer_sleeps &= !writable;
@@ -743,7 +747,7 @@ impl World {
     }
 
     /// Everything that was sent arrives if both go on.
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_quiet(&mut self) -> Result<(), String> {
         self.totals.sent_bytes = self.sides.iter().map(|s| s.sent).sum();
         for _ in 0..SETTLE_ROUNDS {
             for e in 0..2 {
@@ -768,7 +772,7 @@ impl World {
             let open = side.processes.iter().filter(|p| p.open);
             let states: Vec<_> = open.map(|p| (p.call, p.reader_sleeps, p.writer_sleeps)).collect();
             format!(
-                "end {e} has sent {} and got {}, heard of the end: {}, {states:?}",
+                "end {e} has sent {} and got {}, learned of the end: {}, {states:?}",
                 side.sent, side.got, side.heard_end
             )
         };

@@ -4,7 +4,7 @@
 //! Invariant checked after every step: what came out is a prefix of what went in; and at the end of
 //! each run: all of it, unless an end died or was reset.
 
-use super::simulation::{Dice, ME, Socket, Wire, byte};
+use super::simulation::{ME, Rng, Socket, Wire, byte};
 use super::*;
 use crate::limits::ASK_PAUSE_NS;
 use crate::types::Close;
@@ -21,7 +21,7 @@ struct End2 {
 struct World {
     ends: [End2; 2],
     wires: [Wire; 2],
-    dice: Dice,
+    rng: Rng,
     slot: Slot,
     attached: [bool; 2],
     moves: [u64; 2],
@@ -40,17 +40,17 @@ impl World {
         let slot = Slab::create(shape).unwrap().slot(0).unwrap();
         let end =
             |e: usize| End2 { core: Upgraded::new(slot.clone(), e, Arc::default()), sent: 0, got: 0, ended: false };
-        let dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let (ends, wires) = ([end(0), end(1)], Default::default());
-        World { ends, wires, dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2], large: 0 }
+        World { ends, wires, rng, slot: slot.clone(), attached: [false; 2], moves: [0; 2], large: 0 }
     }
 
     fn step(&mut self, pins: bool) {
-        let e = self.dice.roll(2) as usize;
-        match self.dice.roll(if pins { 16 } else { 14 }) {
+        let e = self.rng.below(2) as usize;
+        match self.rng.below(if pins { 16 } else { 14 }) {
             0..4 => self.send(e),
             4..9 => self.receive(e),
-            9 => self.wires[1 - e].deliver(self.dice.roll(400) as usize),
+            9 => self.wires[1 - e].deliver(self.rng.below(400) as usize),
             10 => self.attach(e),
             11 => {
                 self.ends[e].core.follow(ME, &socket(&self.wires, e));
@@ -83,8 +83,8 @@ impl World {
     }
 
     fn send(&mut self, e: usize) {
-        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 9000 } else { 200 });
-        let cut = self.dice.roll(len);
+        let len = 1 + self.rng.below(if self.rng.0 % 5 == 0 { 9000 } else { 200 });
+        let cut = self.rng.below(len);
         let data: Vec<u8> = (0..len).map(|i| byte(e, self.ends[e].sent + i)).collect();
         let parts = [IoSlice::new(&data[..cut as usize]), IoSlice::new(&data[cut as usize..])];
         let end = &mut self.ends[e];
@@ -96,7 +96,7 @@ impl World {
             end.core.send(ME, &socket(&self.wires, e), &parts)
         } else {
             end.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
-            (Sending::Kernel, Tell::default())
+            (Sending::Kernel, Wakeup::default())
         };
         let before = end.core.outgoing().announced();
         match sending {
@@ -114,15 +114,15 @@ impl World {
     }
 
     fn receive(&mut self, e: usize) {
-        let len = 1 + self.dice.roll(500) as usize;
+        let len = 1 + self.rng.below(500) as usize;
         let mut buffer = vec![0; len];
-        let take = self.dice.roll(6) > 0;
+        let take = self.rng.below(6) > 0;
         let end = &mut self.ends[e];
         let (receiving, _) = if self.attached[e] {
             end.core.receive(ME, &socket(&self.wires, e), &mut [IoSliceMut::new(&mut buffer)], take)
         } else {
             let got = socket(&self.wires, e).receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
-            (got.map_or(Receiving::Empty, Receiving::OfKernel), Tell::default())
+            (got.map_or(Receiving::Empty, Receiving::OfKernel), Wakeup::default())
         };
         let (got, taken) = match receiving {
             Receiving::Done(n) | Receiving::OfKernel(n) => (buffer[..n].to_vec(), take),
@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Everything that was sent arrives if both go on.
-    fn settle(&mut self) {
+    fn run_until_quiet(&mut self) {
         self.attach(0);
         self.attach(1);
         for _ in 0..10_000 {
@@ -171,10 +171,10 @@ fn run(pins: bool) -> [u64; 3] {
     for seed in seeds() {
         let result = std::panic::catch_unwind(|| {
             let mut world = World::new(seed + 1);
-            for _ in 0..world.dice.roll(600) + 50 {
+            for _ in 0..world.rng.below(600) + 50 {
                 world.step(pins);
             }
-            world.settle();
+            world.run_until_quiet();
             [world.moves[0], world.moves[1], world.large]
         });
         match result {
@@ -211,7 +211,7 @@ fn a_sender_that_died_before_it_announced_the_boundary_is_finished_by_its_siblin
     for _ in 0..20 {
         world.send(0);
     }
-    world.settle();
+    world.run_until_quiet();
     assert_eq!(world.ends[0].core.outgoing().announced(), Epoch { number: 1, pending: false });
 }
 
@@ -248,7 +248,7 @@ fn a_sender_that_died_while_it_copied_is_finished_by_its_sibling() {
         while world.ends[0].core.outgoing().announced().pending || world.ends[0].core.outgoing().announced().in_ring() {
             world.send(0);
         }
-        world.settle();
+        world.run_until_quiet();
         assert!(!world.ends[1].core.incoming().reads_ring(), "{copied}");
     }
 }
@@ -264,8 +264,8 @@ fn a_sender_that_died_while_it_copied_and_has_no_sibling_has_ended_behind_the_ri
     }
     let mut buffer = [0; 1];
     let core = &world.ends[1].core;
-    let heard = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
-    assert_eq!(heard, Receiving::Done(0));
+    let received = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
+    assert_eq!(received, Receiving::Done(0));
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn a_sender_that_died_while_it_copied_and_whose_sibling_ends_the_direction_is_no
             }
         }
         world.ends[0].core.begin_to_leave(&socket(&world.wires, 0), copied);
-        let tell = world.ends[0].core.end_sending(ME, &socket(&world.wires, 0));
+        let wakeup = world.ends[0].core.end_sending(ME, &socket(&world.wires, 0));
         world.wires[0].ended.set(true);
         world.wires[0].deliver(10_000);
         let (core, sent) = (&world.ends[1].core, world.ends[1].sent);
@@ -293,11 +293,11 @@ fn a_sender_that_died_while_it_copied_and_whose_sibling_ends_the_direction_is_no
             world.receive(1);
         }
         let core = &world.ends[1].core;
-        let heard = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut [0; 1])], true).0;
-        assert_eq!(heard, Receiving::Done(0), "{copied}");
+        let received = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut [0; 1])], true).0;
+        assert_eq!(received, Receiving::Done(0), "{copied}");
         assert!(!world.wires[0].holds_bytes(), "{copied}: a close would be a reset");
-        assert!(tell.receiver, "{copied}: who sleeps for the ring");
-        world.settle();
+        assert!(wakeup.receiver, "{copied}: who sleeps for the ring");
+        world.run_until_quiet();
     }
 }
 
@@ -320,13 +320,13 @@ fn copies_that_a_dead_receiver_has_read_away_are_not_read_away_again() {
             assert_eq!(kernel.receive_now(&mut [IoSliceMut::new(&mut vec![0; read])], true), Ok(read));
         }
         world.send(0);
-        world.settle();
+        world.run_until_quiet();
     }
 }
 
 #[test]
 fn wild_claims_of_the_other_side_do_no_harm_here() {
-    let mut dice = Dice(77);
+    let mut rng = Rng(77);
     let mut moved = [0; 2];
     for seed in 0..300 {
         let mut world = World::new(seed + 1);
@@ -337,13 +337,13 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
             // What end 1 can write: its lines of both directions, and more, for it can write all of
             // them.
             let (tail, head) = (&words.directions[1].tail, &words.directions[0].head);
-            match dice.roll(8) {
-                0 => tail.store(dice.roll(u64::MAX), Ordering::Relaxed),
-                1 => head.store(dice.roll(u64::MAX), Ordering::Relaxed),
-                2 => words.directions[1].change(dice.roll(u64::MAX)),
+            match rng.below(8) {
+                0 => tail.store(rng.below(u64::MAX), Ordering::Relaxed),
+                1 => head.store(rng.below(u64::MAX), Ordering::Relaxed),
+                2 => words.directions[1].change(rng.below(u64::MAX)),
                 3 => words.directions[1].begin_change(),
-                4 => words.directions[1].sender_flags.store(dice.roll(4) as u32, Ordering::Relaxed),
-                5 => words.directions[0].receiver_flags.store(dice.roll(8) as u32, Ordering::Relaxed),
+                4 => words.directions[1].sender_flags.store(rng.below(4) as u32, Ordering::Relaxed),
+                5 => words.directions[0].receiver_flags.store(rng.below(8) as u32, Ordering::Relaxed),
                 _ => {
                     let other = &world.ends[1];
                     let (sending, _) = other.core.send(ME, &socket(&world.wires, 1), &[IoSlice::new(&[2; 100])]);
@@ -374,8 +374,8 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
                 Sending::Failed(errno) => assert_ne!(errno, Errno::FAULT),
                 Sending::Full | Sending::Locked(_) => {}
             }
-            end.core.looks_readable();
-            end.core.looks_writable();
+            end.core.may_be_readable();
+            end.core.may_be_writable();
         }
     }
     assert!(moved.iter().all(|bytes| *bytes > 1_000), "nothing is left to be claimed wrongly: {moved:?}");
@@ -415,7 +415,7 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
             world.receive(e);
         }
     }
-    world.settle();
+    world.run_until_quiet();
     assert!(world.ends[1].core.incoming().reads_ring());
     let words = world.slot.words();
     words.ends[0].dead.store(1, Ordering::SeqCst);
@@ -424,7 +424,7 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
     let mut buffer = [0; 1];
     let mut receive = || end.core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
     assert_eq!(receive(), Receiving::Empty, "somebody holds the other end");
-    assert_eq!(end.core.careful.load(Ordering::Relaxed), 1);
+    assert_eq!(end.core.holder_unknown.load(Ordering::Relaxed), 1);
     world.wires[0].ended.set(true);
     words.ends[1].hint.fetch_add(1, Ordering::SeqCst);
     assert_eq!(receive(), Receiving::Done(0));
@@ -485,7 +485,7 @@ impl Kernel for ResetSocket {
     fn received(&self) -> Option<(u64, u64)> {
         None
     }
-    fn look(&self) -> vmmc_stream::End {
+    fn peek(&self) -> vmmc_stream::End {
         use vmmc_stream::End;
         if self.told.replace(true) { End::Ended } else { End::Reset(Errno::CONNRESET) }
     }
@@ -503,7 +503,7 @@ fn bytes_say_that_the_other_end_lives_only_if_they_came_just_now() {
     let world = World::new(23);
     let (core, kernel) = (&world.ends[0].core, ResetSocket::default());
     let later = |ns: u64| {
-        core.ask_pause.store(HEARD, Ordering::Relaxed);
+        core.ask_pause.store(BYTES_CAME, Ordering::Relaxed);
         kernel.now_ns.set(kernel.now_ns.get() + ns);
         core.is_time_to_ask(&kernel)
     };
@@ -516,20 +516,20 @@ fn bytes_say_that_the_other_end_lives_only_if_they_came_just_now() {
 }
 
 #[test]
-fn a_reset_that_the_kernel_told_to_a_look_is_told_by_the_next_call_also_after_further_looks() {
-    for looks in 1..4 {
+fn a_reset_that_the_kernel_told_to_a_peek_is_told_by_the_next_call_also_after_further_peeks() {
+    for peeks in 1..4 {
         let mut world = World::new(17);
         enter_ring(&mut world);
         while world.ends[1].got < world.ends[0].sent {
             world.receive(1);
         }
         let (core, kernel) = (&world.ends[1].core, ResetSocket::default());
-        for _ in 0..looks {
+        for _ in 0..peeks {
             core.ask_kernel.store(1, Ordering::Relaxed);
             core.follow_hints(&kernel);
         }
         let receive = || core.receive(ME, &kernel, &mut [IoSliceMut::new(&mut [0; 9])], true).0;
-        assert_eq!(receive(), Receiving::Failed(Errno::CONNRESET), "after {looks} looks");
+        assert_eq!(receive(), Receiving::Failed(Errno::CONNRESET), "after {peeks} peeks");
         assert_eq!(receive(), Receiving::Done(0));
     }
 }
@@ -635,7 +635,7 @@ fn a_holder_that_dies_over_leaving_the_ring_before_a_shutdown_is_no_death_of_the
 }
 
 #[test]
-fn an_end_that_dies_with_bytes_unread_in_a_ring_is_heard_of_as_a_reset_in_the_kernel_too() {
+fn an_end_that_dies_with_bytes_unread_in_a_ring_is_noticed_as_a_reset_in_the_kernel_too() {
     again(&[2_282, 2_875, 3_248, 3_701]);
 }
 

@@ -1,9 +1,9 @@
 //! Bells of this process's event loops: made, watched with, rung, and given back.
 //!
-//! Invariant: the node is told of a bell once, by whoever has the lock; a loop whose bell the node
-//! has not confirmed looks by itself.
+//! Invariant: the node is sent a bell once, by a thread that has the lock; a loop whose bell the
+//! node has not confirmed polls by itself.
 
-use super::{AWAITED, Link, Node, Peer, Seat, Session, UNHEARD, ring_fd};
+use super::{AWAITED, Link, Node, Peer, Seat, Session, UNCONFIRMED, ring_fd};
 use crate::context::Settings;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -36,8 +36,8 @@ impl Node {
         self.bells.get()
     }
 
-    /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node
-    /// cannot be told of it now.
+    /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when it
+    /// cannot be sent to the node now.
     pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, Errno> {
         self.make_bells(settings).ok_or(Errno::NOMEM)?;
         let free = |i: &u32| !self.bells_taken[*i as usize].swap(true, Ordering::AcqRel);
@@ -52,16 +52,16 @@ impl Node {
             // Nobody else makes it, for the caller has taken it.
             let _ = self.bell_fds[bell as usize].set(fd);
         }
-        if self.bells_heard[bell as usize].load(Ordering::Acquire) != UNHEARD {
+        if self.bells_confirmed[bell as usize].load(Ordering::Acquire) != UNCONFIRMED {
             return Ok(());
         }
-        // A bell of which nobody hears is not rung, so its loop would sleep for ever.
-        let mut link = self.lock_patiently().ok_or(Errno::AGAIN)?;
-        // Whoever connected meanwhile has told it.
-        let told = link.channel.is_none()
-            || self.bells_heard[bell as usize].load(Ordering::Acquire) != UNHEARD
+        // A bell that the node does not know is not rung, so its loop would sleep for ever.
+        let mut link = self.lock_bounded().ok_or(Errno::AGAIN)?;
+        // A thread that connected meanwhile has sent it.
+        let is_known = link.channel.is_none()
+            || self.bells_confirmed[bell as usize].load(Ordering::Acquire) != UNCONFIRMED
             || self.send_bell(&mut link, bell) && self.ask_for_bell(&mut link, bell);
-        told.then_some(()).ok_or(Errno::AGAIN)
+        is_known.then_some(()).ok_or(Errno::AGAIN)
     }
 
     /// Peers may have met this process already. What the node answers to a question that follows
@@ -69,25 +69,25 @@ impl Node {
     fn ask_for_bell(&self, link: &mut Link, bell: u32) -> bool {
         link.last_number += 1;
         let number = link.last_number;
-        if !self.say(link, SocketCall::Adopt { connection: number, cookie: 0 }, &[]) {
+        if !self.send(link, SocketCall::Adopt { connection: number, cookie: 0 }, &[]) {
             return false;
         }
         link.bells_asked.insert(number, bell);
-        self.bells_heard[bell as usize].store(AWAITED, Ordering::Release);
+        self.bells_confirmed[bell as usize].store(AWAITED, Ordering::Release);
         true
     }
 
-    /// Whether peers may not ring the bell yet, so that its loop has to look by itself.
+    /// Whether peers may not ring the bell yet, so that its loop has to poll by itself.
     #[inline]
     pub(crate) fn is_deaf(&self, bell: u32) -> bool {
         self.bells_watch[bell as usize].load(Ordering::Relaxed)
-            < self.bells_heard[bell as usize].load(Ordering::Acquire)
+            < self.bells_confirmed[bell as usize].load(Ordering::Acquire)
     }
 
     /// A bell is about to watch a connection of that session. False: its peers will never have it.
     pub(crate) fn may_watch(&self, bell: u32, session: &Session) -> bool {
-        let heard = self.bells_heard[bell as usize].load(Ordering::Acquire);
-        let may = heard == AWAITED || heard <= session.number;
+        let confirmed = self.bells_confirmed[bell as usize].load(Ordering::Acquire);
+        let may = confirmed == AWAITED || confirmed <= session.number;
         if may {
             self.bells_watch[bell as usize].fetch_min(session.number, Ordering::SeqCst);
         }
@@ -99,7 +99,7 @@ impl Node {
         if let Some(bells) = self.bells.get() {
             bells.disarm(bell);
         }
-        self.bells_watch[bell as usize].store(UNHEARD, Ordering::Relaxed);
+        self.bells_watch[bell as usize].store(UNCONFIRMED, Ordering::Relaxed);
         self.bells_taken[bell as usize].store(false, Ordering::Release);
     }
 
@@ -114,11 +114,11 @@ impl Node {
         self.bell_fds[bell as usize].get().expect("made when the bell was taken").as_fd()
     }
 
-    /// Has an event loop of this process look at a token, and wakes it if it sleeps. The caller has
+    /// Has an event loop of this process poll a token, and wakes it if it sleeps. The caller has
     /// passed a full fence.
     pub(crate) fn mark_own(&self, watch: Watch) {
         if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
-            if bells.mark_surely(watch.bell, watch.token) {
+            if bells.mark_always(watch.bell, watch.token) {
                 ring_fd(fd);
             }
         }
@@ -127,7 +127,7 @@ impl Node {
     /// Wakes an event loop of this process, whether it sleeps or not.
     pub(crate) fn ring_own(&self, watch: Watch) {
         if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
-            bells.mark_surely(watch.bell, watch.token);
+            bells.mark_always(watch.bell, watch.token);
             ring_fd(fd);
         }
     }
@@ -139,20 +139,20 @@ impl Node {
         if watch.process == session.process() {
             return self.ring_own(watch);
         }
-        self.take_news();
+        self.poll_messages();
         let met = peer.filter(|peer| peer.process == watch.process).cloned();
         let rings = |peer: Arc<Peer>| {
-            peer.bells.mark_surely(watch.bell, watch.token);
+            peer.bells.mark_always(watch.bell, watch.token);
             peer.ring_bell(watch)
         };
         if !met.is_some_and(rings) && !session.peer(watch.process).is_some_and(rings) {
-            self.say_of(seat, |end| SocketCall::Ring { end });
+            self.send_for(seat, |end| SocketCall::Ring { end });
         }
     }
 
-    /// Tells the node of a bell, if it has been made. False: it could not be told.
+    /// Sends the node a bell, if it has been made. False: it could not be sent.
     pub(super) fn send_bell(&self, link: &mut Link, bell: u32) -> bool {
         let Some(fd) = self.bell_fds[bell as usize].get() else { return true };
-        self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()])
+        self.send(link, SocketCall::Bell { bell }, &[fd.as_fd()])
     }
 }

@@ -1,11 +1,11 @@
 //! The connection to the node: made, lost, and what comes by it.
 //!
-//! Invariant: whoever has the lock reads the news, and settles with it every connection that waits
-//! for it.
+//! Invariant: the thread that has the lock receives the messages, and settles every connection that
+//! waits for them.
 
-use super::{Adoption, Link, Meeting, Node, Peer, Seat, Session, UNHEARD, Verdict, refuse};
+use super::{Adoption, Link, Meeting, Node, Peer, Seat, Session, UNCONFIRMED, Verdict, refuse};
 use crate::context::Settings;
-use crate::limits::{NEWS_BATCH, NODE_RETRY};
+use crate::limits::{MESSAGES_PER_POLL, NODE_RETRY};
 use crate::types::Bypass;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,25 +13,26 @@ use std::sync::atomic::Ordering;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::{Channel, Nanos};
-use vmmc_stream::messages::{EndRef, OfferRefusal, SocketCall, SocketNews};
+use vmmc_stream::messages::{EndRef, OfferRefusal, SocketCall, SocketEvent};
 use vmmc_stream::{BELLS, Bells, Slab};
 
 impl Node {
-    /// Whether the node has said something, or may have refused us. Two loads.
+    /// Whether the node has sent a message, or may have refused us. Two loads.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        let counted = |b: &Bells| b.news().load(Ordering::Relaxed) != self.news_seen.load(Ordering::Relaxed);
+    pub(crate) fn has_messages(&self) -> bool {
+        let counted =
+            |b: &Bells| b.message_count().load(Ordering::Relaxed) != self.messages_seen.load(Ordering::Relaxed);
         self.bells.get().is_some_and(counted) || self.answer_is_due()
     }
 
-    /// Whether to look for the answer to the attach: with the first call, the second, the fourth
-    /// and so on, for a node that hangs must not cost each call a look.
+    /// Whether to poll for the answer to the attach: with the first call, the second, the fourth
+    /// and so on, for a node that hangs must not cost each call a poll.
     #[inline]
     fn answer_is_due(&self) -> bool {
-        let looks = self.answer_looks.load(Ordering::Relaxed);
-        looks != 0 && {
-            self.answer_looks.store(looks.saturating_add(1), Ordering::Relaxed);
-            looks.is_power_of_two()
+        let polls = self.answer_polls.load(Ordering::Relaxed);
+        polls != 0 && {
+            self.answer_polls.store(polls.saturating_add(1), Ordering::Relaxed);
+            polls.is_power_of_two()
         }
     }
 
@@ -40,11 +41,11 @@ impl Node {
         if self.other_version.load(Ordering::Relaxed) { Bypass::OtherVersion } else { Bypass::NoNode }
     }
 
-    /// Takes what the node has said.
-    pub(crate) fn take_news(&self) {
-        if self.has_news() {
+    /// Receives what the node has sent.
+    pub(crate) fn poll_messages(&self) {
+        if self.has_messages() {
             if let Some(mut link) = self.lock() {
-                self.read_news(&mut link);
+                self.receive_messages(&mut link);
             }
         }
     }
@@ -70,10 +71,10 @@ impl Node {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         link.session = Arc::new(Session { client: self.address(), number, ..Session::default() });
         let attach = SocketCall::Attach;
-        if !self.say(link, attach, &[bells.as_fd()]) {
+        if !self.send(link, attach, &[bells.as_fd()]) {
             return None;
         }
-        // Looked at once: another thread may make one just now, which it tells of by itself.
+        // Read once: another thread may make one just now, which it sends by itself.
         let made: Vec<u32> = (0..BELLS).filter(|&bell| self.bell_fds[bell as usize].get().is_some()).collect();
         if !made.iter().all(|&bell| self.send_bell(link, bell)) {
             self.lose(link, Bypass::NoNode);
@@ -81,15 +82,15 @@ impl Node {
         }
         // Nobody can have met this process before the node knew of these.
         for bell in made {
-            let heard = &self.bells_heard[bell as usize];
-            let _ = heard.compare_exchange(UNHEARD, number, Ordering::SeqCst, Ordering::Relaxed);
+            let confirmed = &self.bells_confirmed[bell as usize];
+            let _ = confirmed.compare_exchange(UNCONFIRMED, number, Ordering::SeqCst, Ordering::Relaxed);
         }
-        self.answer_looks.store(1, Ordering::Relaxed);
+        self.answer_polls.store(1, Ordering::Relaxed);
         Some(())
     }
 
     /// Sends a message if it fits the socket now.
-    pub(super) fn say(&self, link: &mut Link, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
+    pub(super) fn send(&self, link: &mut Link, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
         let Some(channel) = &link.channel else { return false };
         link.serial += 1;
         let request = Request { serial: link.serial, call: call.to_call() };
@@ -97,9 +98,9 @@ impl Node {
             Ok(()) => true,
             Err(ChannelError::WouldBlock | ChannelError::TooLarge { .. }) => false,
             Err(_) => {
-                // What it said before counts: it may have told of bells.
+                // What it sent before counts: it may have sent bells.
                 if !std::mem::replace(&mut link.is_ending, true) {
-                    self.read_news(link);
+                    self.receive_messages(link);
                     self.lose(link, Bypass::NoNode);
                 }
                 false
@@ -113,9 +114,9 @@ impl Node {
         link.channel = None;
         link.is_ending = false;
         for (_, bell) in link.bells_asked.drain() {
-            self.bells_heard[bell as usize].store(UNHEARD, Ordering::Release);
+            self.bells_confirmed[bell as usize].store(UNCONFIRMED, Ordering::Release);
         }
-        self.answer_looks.store(0, Ordering::Relaxed);
+        self.answer_polls.store(0, Ordering::Relaxed);
         self.other_version.store(why == Bypass::OtherVersion, Ordering::Relaxed);
         self.lost_at.store(Nanos::monotonic().0, Ordering::Release);
         link.between.drain(..).filter_map(|c| c.upgrade()).for_each(|c| c.ring_own_watches(self));
@@ -128,18 +129,18 @@ impl Node {
         }
     }
 
-    pub(super) fn read_news(&self, link: &mut Link) {
-        for _ in 0..NEWS_BATCH {
+    pub(super) fn receive_messages(&self, link: &mut Link) {
+        for _ in 0..MESSAGES_PER_POLL {
             // Seen before it is read: what comes later counts anew.
             if let Some(bells) = self.bells.get() {
-                self.news_seen.store(bells.news().load(Ordering::SeqCst), Ordering::Relaxed);
+                self.messages_seen.store(bells.message_count().load(Ordering::SeqCst), Ordering::Relaxed);
             }
             let Some(channel) = &link.channel else { return };
             match channel.try_receive() {
                 Ok((bytes, fds)) => match decode::<Reply>(&bytes) {
                     Ok(Reply { result: Ok(answer), .. }) => {
-                        if let Some(news) = SocketNews::of(&answer) {
-                            self.take(link, news, fds);
+                        if let Some(event) = SocketEvent::of(&answer) {
+                            self.handle_event(link, event, fds);
                         }
                     }
                     Ok(Reply { result: Err(refusal), .. }) => {
@@ -153,21 +154,21 @@ impl Node {
                 Err(_) => return self.lose(link, Bypass::NoNode),
             }
         }
-        // More may be there: look again soon.
-        self.news_seen.fetch_sub(1, Ordering::Relaxed);
+        // More may be there: poll again soon.
+        self.messages_seen.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn take(&self, link: &mut Link, news: SocketNews, mut fds: Vec<OwnedFd>) {
+    fn handle_event(&self, link: &mut Link, event: SocketEvent, mut fds: Vec<OwnedFd>) {
         let fd = fds.pop();
-        match (news, fd) {
-            (SocketNews::Attached { process }, _) => self.attached(link, process),
-            (SocketNews::Peer { process }, Some(fd)) => {
+        match (event, fd) {
+            (SocketEvent::Attached { process }, _) => self.attached(link, process),
+            (SocketEvent::Peer { process }, Some(fd)) => {
                 if let Ok(bells) = Bells::map(fd) {
                     bells.let_descriptor_go();
                     link.session.add_peer(Peer { process, bells, fds: Default::default() });
                 }
             }
-            (SocketNews::PeerBell { process, bell }, Some(fd)) if bell < BELLS => {
+            (SocketEvent::PeerBell { process, bell }, Some(fd)) if bell < BELLS => {
                 // A second eventfd for a bell is one that we need not have.
                 let peer = link.session.peer(process).filter(|p| p.fds[bell as usize].get().is_none());
                 if let (Some(peer), Some(keep)) = (peer, self.keep_fd.get()) {
@@ -175,22 +176,22 @@ impl Node {
                     let _ = peer.fds[bell as usize].set(keep(fd));
                 }
             }
-            (SocketNews::Slab { slab, shape }, Some(fd)) => {
+            (SocketEvent::Slab { slab, shape }, Some(fd)) => {
                 if let Ok(mapped) = Slab::map(fd, shape) {
                     link.slabs.insert(slab, mapped);
                 }
             }
-            (SocketNews::Matched { connection, end, peer }, _) => self.matched(link, connection, end, peer),
-            (SocketNews::Refused { connection, why }, _) => {
+            (SocketEvent::Matched { connection, end, peer }, _) => self.matched(link, connection, end, peer),
+            (SocketEvent::Refused { connection, why }, _) => {
                 if let Some(connection) = link.waiting.remove(&connection).and_then(|c| c.upgrade()) {
                     connection.settle(Verdict::Refused(why));
                 }
             }
-            (SocketNews::Adopted { connection, .. }, _) if link.bells_asked.contains_key(&connection) => {
+            (SocketEvent::Adopted { connection, .. }, _) if link.bells_asked.contains_key(&connection) => {
                 let bell = link.bells_asked.remove(&connection).expect("just seen");
-                self.bells_heard[bell as usize].store(link.session.number, Ordering::Release);
+                self.bells_confirmed[bell as usize].store(link.session.number, Ordering::Release);
             }
-            (SocketNews::Adopted { connection, end, other_user, peer }, _) => {
+            (SocketEvent::Adopted { connection, end, other_user, peer }, _) => {
                 let adoption = match end.and_then(|end| Self::meeting(link, end, peer)) {
                     Some(meeting) => Adoption::Met(meeting),
                     None if other_user => Adoption::Kernel,
@@ -198,18 +199,18 @@ impl Node {
                 };
                 link.adopted.insert(connection, adoption);
             }
-            (SocketNews::PeerGone { process }, _) => {
+            (SocketEvent::PeerGone { process }, _) => {
                 if let Some(mut peers) = link.session.peers_to_change() {
                     peers.remove(&process);
                 }
             }
-            (SocketNews::SlabGone { slab }, _) => drop(link.slabs.remove(&slab)),
+            (SocketEvent::SlabGone { slab }, _) => drop(link.slabs.remove(&slab)),
             _ => {}
         }
     }
 
     pub(super) fn attached(&self, link: &Link, process: u32) {
-        self.answer_looks.store(0, Ordering::Relaxed);
+        self.answer_polls.store(0, Ordering::Relaxed);
         link.session.process.store(process, Ordering::Release);
         self.process.store(process, Ordering::Release);
         if let Some(bells) = self.bells.get() {
@@ -239,7 +240,7 @@ impl Node {
                 if let Some(connection) = connection {
                     connection.settle(Verdict::Refused(OfferRefusal::MemoryShort));
                 }
-                self.say_surely(Some(link.session.clone()), SocketCall::Release { end });
+                self.send_or_queue(Some(link.session.clone()), SocketCall::Release { end });
             }
         }
     }

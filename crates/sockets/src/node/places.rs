@@ -1,6 +1,6 @@
-//! What is said to the node of connections: offers, places in slabs, and their holders.
+//! Calls to the node about connections: offers, places in slabs, and their holders.
 //!
-//! Invariant: what a node named is said to that node only.
+//! Invariant: a call about what a node named goes to that node only.
 
 use super::{Adoption, Node, Seat};
 use crate::connection::Connection;
@@ -21,40 +21,40 @@ impl Node {
         link.last_number += 1;
         let number = link.last_number;
         link.waiting.insert(number, Arc::downgrade(connection));
-        if !self.say(&mut link, SocketCall::Offer { connection: number, socket }, &[]) {
+        if !self.send(&mut link, SocketCall::Offer { connection: number, socket }, &[]) {
             link.waiting.remove(&number);
             return None;
         }
         Some(number)
     }
 
-    /// Takes an offer of a socket back. If the node has met it meanwhile, that is undone.
+    /// Takes an offer of a socket back. If the node has matched it meanwhile, that is undone.
     pub(crate) fn withdraw(&self, number: u64, cookie: u64) {
-        self.say_surely(None, SocketCall::Withdraw { connection: number, cookie });
+        self.send_or_queue(None, SocketCall::Withdraw { connection: number, cookie });
     }
 
     /// An end is not used any more.
     pub(crate) fn release(&self, seat: &Seat) {
-        self.say_of(seat, |end| SocketCall::Release { end });
+        self.send_for(seat, |end| SocketCall::Release { end });
     }
 
     /// The ring from this end was full.
     #[cold]
     pub(crate) fn grow(&self, seat: &Seat) {
-        self.say_of(seat, |end| SocketCall::Grow { end });
+        self.send_for(seat, |end| SocketCall::Grow { end });
     }
 
     /// This process holds an end no more; others do.
     pub(crate) fn let_go(&self, seat: &Seat) {
-        self.say_of(seat, |end| SocketCall::LetGo { end });
+        self.send_for(seat, |end| SocketCall::LetGo { end });
     }
 
-    /// The kernel says that the other end, on another node, has ended: is all here that it sent by
-    /// the ring? The question is asked again with the next look at the kernel's socket; without a
-    /// node the connection is broken.
+    /// The kernel reports that the other end, on another node, has ended: is all here that it sent
+    /// by the ring? The question is asked again with the next peek at the kernel's socket; without
+    /// a node the connection is broken.
     #[cold]
     pub(crate) fn ask_for_the_rest(&self, seat: &Seat) {
-        self.say_of(seat, |end| SocketCall::Ended { end });
+        self.send_for(seat, |end| SocketCall::Ended { end });
     }
 
     /// Remembers a connection to another node. False: not now.
@@ -83,23 +83,23 @@ impl Node {
         self.lost_at.load(Ordering::Acquire) > at.0
     }
 
-    /// Looks whether the node is alive.
+    /// Checks whether the node is alive.
     #[cold]
-    pub(crate) fn look_after(&self) {
+    pub(crate) fn check_alive(&self) {
         let Some(mut link) = self.lock() else { return };
         if link.channel.is_none() {
             // A child of a fork that could not reach it.
             return self.lose(&mut link, Bypass::NoNode);
         }
-        self.read_news(&mut link);
+        self.receive_messages(&mut link);
     }
 
     /// Ends inherited by fork.
     pub(crate) fn hold(&self, settings: &Settings, ends: &[EndRef]) {
-        let Some(mut link) = self.lock_patiently() else { return };
+        let Some(mut link) = self.lock_bounded() else { return };
         if self.connect(&mut link, settings).is_some() {
             let mut batches = ends.chunks(HOLD_BATCH);
-            if batches.all(|ends| self.say(&mut link, SocketCall::Hold { ends: ends.to_vec() }, &[])) {
+            if batches.all(|ends| self.send(&mut link, SocketCall::Hold { ends: ends.to_vec() }, &[])) {
                 let _ = self.held.set(link.session.clone());
             }
         }
@@ -110,21 +110,21 @@ impl Node {
         let cookie = vmmc_stream::cookie(fd).ok()?;
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
-            let mut link = self.lock_surely()?;
+            let mut link = self.lock_blocking()?;
             self.connect(&mut link, settings)?;
             link.last_number += 1;
             let number = link.last_number;
-            self.say(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
+            self.send(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
         };
         loop {
-            let mut link = self.lock_surely()?;
-            self.read_news(&mut link);
+            let mut link = self.lock_blocking()?;
+            self.receive_messages(&mut link);
             if let Some(answer) = link.adopted.remove(&number) {
                 return Some(answer);
             }
             link.channel.as_ref()?;
             deadline.left(Nanos::monotonic())?;
-            // Not with the lock: what others have to say meanwhile, a release or a ring, would get
+            // Not with the lock: what others have to send meanwhile, a release or a ring, would get
             // lost.
             drop(link);
             std::thread::sleep(ADOPT_PAUSE);

@@ -107,7 +107,7 @@ impl SlotWords {
             attached: own.attached.load(Ordering::Acquire),
             holders: own.holders.load(Ordering::Relaxed),
             ready: own.ready.load(Ordering::Acquire),
-            // A wish is taken back before the change that ends it.
+            // A request for the ring is withdrawn before the change that ends it.
             soon: own.soon.load(Ordering::Acquire),
             // Before the head: a request to give back stands in front of the last one.
             receiver_flags: to.receiver_flags.load(Ordering::Acquire),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_end_says_survives_the_way_into_the_other_replica() {
+    fn what_an_end_writes_survives_the_way_into_the_other_replica() {
         let (here, there) = (SlotWords::default(), SlotWords::default());
         let from = &here.directions[1];
         from.publish(77);

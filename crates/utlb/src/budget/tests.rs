@@ -29,7 +29,7 @@ fn a_process_above_its_share_is_asked_to_give_back() {
     (0..10).for_each(|_| assert_eq!(budget.request(A, 1, 0), Ok(Decision::Granted)));
     assert_eq!(budget.request(B, 3, 7), Ok(Decision::Wait));
     assert_eq!(budget.poll(7), Some(BudgetAction::Ask { process: A, pages: 3, deadline_us: 107 }));
-    budget.given_back(A, 3, 20);
+    budget.released(A, 3, 20);
     assert_eq!(budget.poll(20), Some(BudgetAction::Grant { process: B, pages: 3 }));
     assert_eq!((budget.poll(1000), budget.granted(A), budget.granted(B)), (None, 7, 3));
 }
@@ -52,7 +52,7 @@ fn what_was_granted_to_a_process_that_went_is_not_for_the_next_of_its_number() {
     (0..10).for_each(|_| assert_eq!(budget.request(A, 1, 0), Ok(Decision::Granted)));
     assert_eq!(budget.request(B, 3, 0), Ok(Decision::Wait));
     assert!(matches!(budget.poll(0), Some(BudgetAction::Ask { .. })));
-    budget.given_back(A, 3, 0);
+    budget.released(A, 3, 0);
     budget.detach(B);
     budget.attach(B, 0);
     assert_eq!((budget.poll(0), budget.granted(B), budget.free()), (None, 0, 3));
@@ -128,7 +128,7 @@ proptest! {
                         prop_assert!(held[at] - pages >= budget.share(process) && deadline_us > now);
                         if obeys {
                             held[at] -= pages;
-                            budget.given_back(process, pages, now);
+                            budget.released(process, pages, now);
                         }
                     }
                     BudgetAction::Grant { process, pages } => {

@@ -72,7 +72,7 @@ proptest! {
                 }
                 2 => {
                     let mut gone = Vec::new();
-                    pinning.give_back(2, &mut gone);
+                    pinning.evict(2, &mut gone);
                     gone.iter().for_each(|u| assert!(pinned.remove(&u.page.number())));
                 }
                 _ => match transfer(&mut pinning, wanted) {

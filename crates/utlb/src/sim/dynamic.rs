@@ -42,10 +42,10 @@ fn serve(budget: &mut Budget, members: &mut [Option<Box<Member>>], engine: &mut 
         // What was granted and is not pinned costs nothing to give back.
         let idle = budget.granted(process).saturating_sub(member.user.len()).min(pages);
         let mut unpinned = Vec::new();
-        member.user.give_back(pages - idle, &mut unpinned);
+        member.user.evict(pages - idle, &mut unpinned);
         unpinned.iter().for_each(|unpin| engine.unpinned(process, *unpin, &mut member.table));
         let returned = idle + unpinned.len();
         member.user.set_limit(Some(budget.granted(process) - returned));
-        budget.given_back(process, returned, now_us);
+        budget.released(process, returned, now_us);
     }
 }

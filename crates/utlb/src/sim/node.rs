@@ -73,7 +73,8 @@ pub(super) struct Engine {
 /// use vmmc_utlb::Process;
 /// let mut simulator = Simulator::new(Config::default()).unwrap();
 /// for time_ns in 0..10 {
-///     simulator.step(&Record { time_ns, process: Process(1), op: Op::Send, address: 0x1000, len_bytes: 4096 });
+///     let (process, op) = (Process(1), Op::Send);
+///     simulator.step(&Record { time_ns, process, op, address: 0x1000, len_bytes: 4096 });
 /// }
 /// let outcome = simulator.finish();
 /// assert_eq!((outcome.total.user.check_misses, outcome.total.cache.misses), (1, 1));

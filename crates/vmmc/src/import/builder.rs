@@ -94,7 +94,7 @@ impl ImportBuilder {
             Ok((Answer::Imported(grant), fds)) => {
                 let import = grant.import;
                 Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
-                    core.tell(Call::Unimport { import });
+                    core.post_call(Call::Unimport { import });
                     ImportError::Map { what: asked, error }
                 })
             }

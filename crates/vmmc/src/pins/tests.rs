@@ -78,7 +78,7 @@ fn the_limit_is_a_page_at_least() {
 fn pages_that_go_while_nothing_uses_them_are_told_to_the_node() {
     let Some(mut state) = pinned(pages(100, 4)) else { return };
     state.drop_pages(pages(102, 9));
-    assert_eq!((numbers(&state.untold), state.doomed.is_empty()), (vec![102, 103], true));
+    assert_eq!((numbers(&state.unreported), state.doomed.is_empty()), (vec![102, 103], true));
     assert!(state.pinning.is_pinned(page(101)) && !state.pinning.is_pinned(page(102)));
     assert_eq!((state.place(page(101)), state.place(page(102))), (Some((3, 101)), None));
 }
@@ -89,14 +89,14 @@ fn pages_that_go_under_a_transfer_stay_until_it_ends_and_then_go() {
     // Two transfers, of which one uses a page of the other too.
     assert!(state.pinning.acquire(pages(100, 3)) && state.pinning.acquire(pages(102, 2)));
     state.drop_pages(pages(101, 2));
-    assert!(state.untold.is_empty() && state.pinning.is_pinned(page(101)));
+    assert!(state.unreported.is_empty() && state.pinning.is_pinned(page(101)));
     assert!([101, 102].into_iter().all(|doomed| state.doomed.contains(page(doomed))));
     assert!(!state.doomed.contains(page(100)) && !state.doomed.contains(page(103)));
     state.release(pages(100, 3));
-    assert_eq!(numbers(&state.untold), [101]);
+    assert_eq!(numbers(&state.unreported), [101]);
     assert!(state.doomed.contains(page(102)), "the other transfer uses it still");
     state.release(pages(102, 2));
-    assert_eq!(numbers(&state.untold), [101, 102]);
+    assert_eq!(numbers(&state.unreported), [101, 102]);
     assert!(state.doomed.is_empty());
     assert!([100, 103].into_iter().all(|kept| state.pinning.is_pinned(page(kept))));
     assert!([101, 102].into_iter().all(|gone| !state.pinning.is_pinned(page(gone))));

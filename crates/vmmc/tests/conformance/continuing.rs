@@ -68,6 +68,23 @@ pub(crate) fn a_chain_of_them_holds_no_poller_up(nodes: &dyn Nodes) {
     assert_eq!(count.get(), 22);
 }
 
+pub(crate) fn one_that_runs_the_others_itself_leaves_none_of_them_out(nodes: &dyn Nodes) {
+    let j = join(nodes, Place::Mapped, 64);
+    let ran = &Cell::new(0);
+    let mut all = Continuations::new(&j.user);
+    let import = &j.import;
+    let post = move || import.post_send(0, &[1; 8], SendOptions::default()).unwrap();
+    let runs = move |all: &mut Continuations<'_>, _: Result<u64, TransferError>, ()| {
+        all.add(post(), |_, _, ()| ()).unwrap();
+        ran.set(all.run());
+    };
+    all.add(post(), runs).unwrap();
+    for _ in 0..3 {
+        all.add(post(), |_, _, ()| ()).unwrap();
+    }
+    assert_eq!((all.run(), ran.get(), all.len()), (1, 4, 0));
+}
+
 pub(crate) fn they_are_waited_for_beside_other_things(nodes: &dyn Nodes) {
     const LEN: usize = 2 << 20;
     for place in Place::ALL {

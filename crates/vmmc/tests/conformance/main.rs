@@ -92,6 +92,7 @@ macro_rules! suite {
                 waiting: when_the_node_ends_a_wait_for_several_things_ends,
                 continuing: each_runs_once_when_its_transfer_is_over_and_may_add_others,
                 continuing: a_chain_of_them_holds_no_poller_up,
+                continuing: one_that_runs_the_others_itself_leaves_none_of_them_out,
                 continuing: they_are_waited_for_beside_other_things,
                 continuing: when_the_session_leaves_all_of_them_run,
                 redirections: before_arrival_nothing_is_copied,

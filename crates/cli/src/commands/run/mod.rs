@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use vmmc::RefusalCode;
-use vmmc_job::limits::LAUNCH_LOOK;
+use vmmc_job::limits::LAUNCH_POLL;
 use vmmc_job::{Exit, JobEvent, Launch, LaunchError, Launched, LinkError};
 
 /// Bytes read from standard input at once.
@@ -108,13 +108,13 @@ impl Watch {
     fn go_on(&mut self, printer: &mut Printer) -> Result<(), Failure> {
         let mut asked = 0;
         loop {
-            asked += self.look_for_interrupts(asked, printer);
+            asked += self.take_interrupts(asked, printer);
             while let Some(event) = self.job.poll_event() {
                 if event == JobEvent::Ended {
                     return printer.finish();
                 }
                 self.show(event, printer)?;
-                asked += self.look_for_interrupts(asked, printer);
+                asked += self.take_interrupts(asked, printer);
             }
             self.sleep()?;
             self.move_input();
@@ -122,7 +122,7 @@ impl Watch {
     }
 
     /// The first one ends the job politely, the second one by force. Says how many are new.
-    fn look_for_interrupts(&mut self, before: usize, printer: &mut Printer) -> usize {
+    fn take_interrupts(&mut self, before: usize, printer: &mut Printer) -> usize {
         let new = self.interrupts.take();
         if new > 0 {
             printer.hurry();
@@ -195,7 +195,7 @@ impl Watch {
         if self.stdin.is_some_and(|rank| self.job.input_room(rank) > 0) {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
-        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(LAUNCH_LOOK.subsec_nanos()) };
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(LAUNCH_POLL.subsec_nanos()) };
         // An interrupted poll is a short one.
         let _ = poll(&mut fds, Some(&nap));
         Ok(())

@@ -83,7 +83,7 @@ pub(crate) fn run(node: &str, export: &str, kept: bool) -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"vmmc");
     let signals = Signals::catch()?;
     let session = Session::builder().node(node).start_node(false).attach()?;
-    let link = meet(&session, export).map_err(Failure::new)?;
+    let link = connect_launcher(&session, export).map_err(Failure::new)?;
     let mut supervisor = Supervisor {
         session,
         node: node.to_string(),
@@ -100,13 +100,13 @@ pub(crate) fn run(node: &str, export: &str, kept: bool) -> Result<(), Failure> {
 }
 
 /// Waits for the launcher to say where it is, and answers.
-fn meet(session: &Session, export: &str) -> Result<Link, LinkError> {
+fn connect_launcher(session: &Session, export: &str) -> Result<Link, LinkError> {
     let mut link = Link::listen(session, export)?;
     let start = Instant::now();
     let mut look_at = start + SUPERVISOR_LOOK;
     let (launcher, inbox) = loop {
         link.take_in()?;
-        match link.hear()? {
+        match link.receive()? {
             Some(Order::Hello { node, inbox }) => break (node, inbox),
             Some(_) => return Err(LinkError::Protocol { what: "an order before hello".into() }),
             None if Instant::now() < look_at => std::thread::sleep(Duration::from_micros(200)),
@@ -121,7 +121,7 @@ fn meet(session: &Session, export: &str) -> Result<Link, LinkError> {
     let import = session.import(&inbox).rights(Rights::READ | Rights::WRITE);
     let import = if launcher == node { import } else { import.node(&launcher) };
     link.connect(import.open()?);
-    link.say(&Report::Ready { node, pid: std::process::id() });
+    link.send(&Report::Ready { node, pid: std::process::id() });
     link.pump()?;
     Ok(link)
 }
@@ -188,8 +188,8 @@ impl Supervisor {
                 return Err(Failure::new(error));
             }
             if self.is_over() {
-                self.link.say(&Report::Done);
-                self.say_last_words();
+                self.link.send(&Report::Done);
+                self.send_last_reports();
                 return Ok(());
             }
             self.sleep();
@@ -200,7 +200,7 @@ impl Supervisor {
     /// Takes orders, serves what ranks ask, and sends what is queued.
     fn talk(&mut self) -> Result<(), LinkError> {
         self.link.take_in()?;
-        while let Some(order) = self.link.hear::<Order>()? {
+        while let Some(order) = self.link.receive::<Order>()? {
             self.obey(order)?;
         }
         self.pass_on_asks();
@@ -213,7 +213,7 @@ impl Supervisor {
 
     fn pass_on_asks(&mut self) {
         let asks = self.tables.as_mut().map(|tables| tables.asks(&self.session)).unwrap_or_default();
-        asks.into_iter().for_each(|report| self.link.say(&report));
+        asks.into_iter().for_each(|report| self.link.send(&report));
     }
 
     fn obey(&mut self, order: Order) -> Result<(), LinkError> {
@@ -231,7 +231,7 @@ impl Supervisor {
             }
             Order::Input { rank, bytes } => match self.ranks.get_mut(&rank) {
                 Some(found) => found.give_input(bytes),
-                None => self.link.say(&Report::InputTaken { rank, bytes: bytes.len() as u64 }),
+                None => self.link.send(&Report::InputTaken { rank, bytes: bytes.len() as u64 }),
             },
             Order::CloseInput { rank } => self.ranks.get_mut(&rank).into_iter().for_each(Rank::close_input),
             Order::Signal { signal } => self.ranks.values().for_each(|rank| rank.signal(signal)),
@@ -256,11 +256,11 @@ impl Supervisor {
                     self.ranks.insert(number, rank);
                 }
                 Err(rank::NotStarted { why, found }) => {
-                    self.link.say(&Report::NotStarted { rank: number, why, found });
+                    self.link.send(&Report::NotStarted { rank: number, why, found });
                 }
             }
         }
-        self.link.say(&Report::Started { ranks: started });
+        self.link.send(&Report::Started { ranks: started });
     }
 
     /// Politely at first.
@@ -306,11 +306,11 @@ impl Supervisor {
         for (number, rank) in &mut self.ranks {
             let taken = rank.move_input();
             if taken > 0 {
-                self.link.say(&Report::InputTaken { rank: *number, bytes: taken });
+                self.link.send(&Report::InputTaken { rank: *number, bytes: taken });
             }
             if !full {
                 let link = &mut self.link;
-                rank.move_output(|stream, bytes| link.say(&Report::Output { rank: *number, stream, bytes }));
+                rank.move_output(|stream, bytes| link.send(&Report::Output { rank: *number, stream, bytes }));
             }
         }
     }
@@ -335,7 +335,7 @@ impl Supervisor {
         let _ = poll(&mut fds, Some(&timeout));
     }
 
-    fn say_last_words(&mut self) {
+    fn send_last_reports(&mut self) {
         let end = Instant::now() + SUPERVISOR_LAST_WORDS;
         while self.link.pump().is_ok() && self.link.waiting_bytes() > 0 && self.link.broken().is_none() {
             if Instant::now() >= end {
@@ -347,10 +347,10 @@ impl Supervisor {
 }
 
 fn report_end(link: &mut Link, number: u32, rank: &mut Rank, exit: Exit) {
-    rank.drain_output(|stream, bytes| link.say(&Report::Output { rank: number, stream, bytes }));
+    rank.drain_output(|stream, bytes| link.send(&Report::Output { rank: number, stream, bytes }));
     let left = rank.ended();
     if left > 0 {
-        link.say(&Report::InputTaken { rank: number, bytes: left });
+        link.send(&Report::InputTaken { rank: number, bytes: left });
     }
-    link.say(&Report::Exited { rank: number, exit });
+    link.send(&Report::Exited { rank: number, exit });
 }

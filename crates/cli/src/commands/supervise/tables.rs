@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use vmmc::{Export, Import, Rights, SendOptions, Session};
-use vmmc_job::limits::{JOB_NEWS_TIME, JOB_RANKS_MAX};
+use vmmc_job::limits::{JOB_CHANGE_TIME, JOB_RANKS_MAX};
 use vmmc_job::protocol::{
-    JOB_VARIABLE, JobNode, MemberState, NEWS_NAME, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name,
+    CHANGES_NAME, JOB_VARIABLE, JobNode, MemberState, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name,
     member_name, table_name,
 };
 use vmmc_job::table::{TABLE_BYTES, View};
-use vmmc_job::{ASK_GROW, ASK_LEAVE, ASK_NEWS, LinkError};
+use vmmc_job::{ASK_CHANGES, ASK_GROW, ASK_LEAVE, LinkError};
 
 /// The exports of one job.
 pub(super) struct Tables {
@@ -48,7 +48,7 @@ impl Tables {
             }
         }
         self.view.write(&self.table);
-        self.listeners.retain(|_, listener| tell(listener, number));
+        self.listeners.retain(|_, listener| notify(listener, number));
     }
 
     /// What the ranks have asked for, as far as it concerns the launcher.
@@ -59,7 +59,7 @@ impl Tables {
             match ask.last_word & 0xffff_ffff {
                 ASK_LEAVE => reports.push(Report::Left { rank }),
                 ASK_GROW => reports.push(Report::Grow { ranks: (ask.last_word >> 32) as u32 }),
-                ASK_NEWS => self.listen(session, rank),
+                ASK_CHANGES => self.listen(session, rank),
                 // A rank of another release, or one that plays: it harms only itself.
                 _ => {}
             }
@@ -69,9 +69,9 @@ impl Tables {
 
     /// A rank wants to be told of changes; what has changed since it looked is told at once.
     fn listen(&mut self, session: &Session, rank: u32) {
-        let opened = session.import(&member_name(&self.job, rank, NEWS_NAME)).open();
+        let opened = session.import(&member_name(&self.job, rank, CHANGES_NAME)).open();
         // One that has ended meanwhile wants no news.
-        if let Some(listener) = opened.ok().filter(|listener| tell(listener, self.view.number)) {
+        if let Some(listener) = opened.ok().filter(|listener| notify(listener, self.view.number)) {
             self.listeners.insert(rank, listener);
         }
     }
@@ -88,7 +88,7 @@ impl Tables {
 }
 
 /// Says that there is a new view; whether the rank is there to hear it.
-fn tell(listener: &Import, view: u64) -> bool {
-    let options = SendOptions { notify: Some(0), timeout: Some(JOB_NEWS_TIME), ..SendOptions::default() };
+fn notify(listener: &Import, view: u64) -> bool {
+    let options = SendOptions { notify: Some(0), timeout: Some(JOB_CHANGE_TIME), ..SendOptions::default() };
     listener.send_with(0, &view.to_le_bytes(), options).is_ok()
 }

@@ -23,10 +23,10 @@ const TEXT_SIZE: (u16, u16) = (132, 60);
 pub(crate) fn run(top: &Top) -> Result<(), Failure> {
     let mut sampler = Sampler::new(top.name.clone());
     let interval = Duration::from_millis(top.interval_ms);
-    sampler.look()?;
+    sampler.sample()?;
     if top.once {
         std::thread::sleep(interval);
-        let view = sampler.look()?;
+        let view = sampler.sample()?;
         return crate::output(
             &draw::text(&view, &Screen::text(top.sort, top.invert), TEXT_SIZE).map_err(Failure::new)?,
         );
@@ -47,7 +47,7 @@ fn live(
     let mut next = Instant::now();
     loop {
         if Instant::now() >= next {
-            view = sampler.look()?;
+            view = sampler.sample()?;
             next = Instant::now() + interval;
         }
         screen.chosen = screen.chosen.min(view.nodes.len().saturating_sub(1));

@@ -79,7 +79,7 @@ impl Sampler {
     }
 
     /// Looks at all nodes.
-    pub(super) fn look(&mut self) -> Result<View, Failure> {
+    pub(super) fn sample(&mut self) -> Result<View, Failure> {
         let uid = rustix::process::geteuid().as_raw();
         let names: Vec<String> = match &self.only {
             Some(name) => vec![name.clone()],
@@ -88,7 +88,7 @@ impl Sampler {
         self.sessions.retain(|name, session| names.contains(name) && session.is_alive());
         let mut nodes = Vec::new();
         for name in names {
-            match self.look_at(&name) {
+            match self.sample_node(&name) {
                 Ok(node) => nodes.push(node),
                 // The only one that was asked for is not there; others just disappear.
                 Err(failure) if self.only.is_some() => return Err(failure),
@@ -98,7 +98,7 @@ impl Sampler {
         Ok(View { nodes })
     }
 
-    fn look_at(&mut self, name: &str) -> Result<NodeView, Failure> {
+    fn sample_node(&mut self, name: &str) -> Result<NodeView, Failure> {
         let session = match self.sessions.get(name) {
             Some(session) => session.clone(),
             None => {

@@ -25,7 +25,7 @@ pub(crate) struct Traced {
 fn node(name: &str) -> Result<Embedded, Failure> {
     let mut config = NodeConfig::new(&format!("bench-trace-{name}-{}", std::process::id())).key(KeySource::Plain);
     // The far one serves itself while the caller steps its own.
-    config.keeper = name == "b";
+    config.poller = name == "b";
     config.listen.push(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     Embedded::start(config).map_err(Failure::new)
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the clock stops when the data is known to be in the receiver's memory.
 
-use super::{Attached, TaskError, name, settle};
+use super::{Attached, TaskError, flush_last, name};
 use crate::limits::{PARTNER_WAIT, RING_BENCH_BYTES};
 use crate::measure::ping::time_calls;
 use crate::measure::stats::Sample;
@@ -64,7 +64,7 @@ pub(super) fn append(attached: &Attached, task: &Task, by: AppendBy) -> Result<O
                 }
             });
             import.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
-            settle(&import);
+            flush_last(&import);
             sample.map(Some)
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn gather(attached: &Attached, task: &Task, by: GatherBy) -> Result<O
     let places: Vec<(u64, &[u8])> = (0..PLACES).map(|place| (HEAD_BYTES + place * apart, &data[..])).collect();
     let sample = time_calls(task.budget, || send(&import, &places, by).map_err(TaskError::vmmc));
     import.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
-    settle(&import);
+    flush_last(&import);
     sample.map(Some)
 }
 

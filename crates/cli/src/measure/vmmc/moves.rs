@@ -12,7 +12,7 @@
 //! Invariant: `taken <= announced <= taken + PIECES` on both sides, so no slot is overwritten
 //! before it was taken.
 
-use super::{Attached, TaskError, settle};
+use super::{Attached, TaskError, flush_last};
 use crate::limits::{PIECE_BYTES, PIECES, PROGRESS_PAUSE};
 use crate::measure::task::{Move, MoveBy, Moved, Role};
 use std::fs::File;
@@ -129,7 +129,7 @@ impl Mover<'_> {
             self.export.read(at, &mut len).map_err(TaskError::vmmc)?;
             let len = u64::from_le_bytes(len);
             if len == END {
-                self.say_taken(piece + 1)?;
+                self.report_taken(piece + 1)?;
                 break;
             }
             let into = bytes.get_mut(..len as usize);
@@ -138,15 +138,15 @@ impl Mover<'_> {
                 MoveBy::Send => self.export.read(slot(piece), into).map_err(TaskError::vmmc)?,
                 MoveBy::Fetch => self.import.fetch(slot(piece), &mut *into).map_err(TaskError::vmmc)?,
             }
-            self.say_taken(piece + 1)?;
+            self.report_taken(piece + 1)?;
             checksum.update(into);
             moved += len;
         }
-        settle(&self.import);
+        flush_last(&self.import);
         Ok(Moved { bytes: moved, taken: start.elapsed(), crc32: checksum.finalize() })
     }
 
-    fn say_taken(&self, pieces: u64) -> Result<(), TaskError> {
+    fn report_taken(&self, pieces: u64) -> Result<(), TaskError> {
         self.import.send(TAKEN, &pieces.to_le_bytes()).map_err(TaskError::vmmc)
     }
 }

@@ -4,7 +4,7 @@
 //! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a
 //! while before it blocks, and that time is waited out on top of the time asleep.
 
-use super::{Attached, TaskError, settle};
+use super::{Attached, TaskError, flush_last};
 use crate::limits::PARTNER_WAIT;
 use crate::measure::limit;
 use crate::measure::stats::Sample;
@@ -39,7 +39,7 @@ pub(super) fn measure(
                 import.send_with(0, &data, options).map_err(TaskError::vmmc)
             };
             let sample = limit::lead_sleeps(&clock, asleep, task.budget, wake);
-            settle(&import);
+            flush_last(&import);
             sample.map(Some)
         }
         Role::Follow => {

@@ -3,13 +3,14 @@
 //! Invariant: the follower keeps its export, and its node running, until the leader says that it is
 //! done.
 
-use super::{Attached, TaskError, name, settle};
+use super::{Attached, TaskError, flush_last, name};
 use crate::limits::{PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::{time_calls, timed};
 use crate::measure::stats::Sample;
-use crate::measure::task::{AtomicOp, Role, Task};
+use crate::measure::task::{AtomicOp, EndsBy, Role, Task};
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
-use vmmc::{Import, Rights};
+use vmmc::{Continuations, Import, Rights, Session, Transfer};
 
 /// Bytes before the data, for the word that ends a measurement and the word of atomics.
 const HEAD_BYTES: u64 = 4096;
@@ -17,12 +18,64 @@ const HEAD_BYTES: u64 = 4096;
 const DONE: u64 = 0;
 /// Word of atomics, on a line of its own.
 const COUNTER: u64 = 256;
+/// Fetches that are under way at once.
+const AT_ONCE: usize = 16;
 
 /// From the call to the data.
 pub(super) fn fetch(attached: &Attached, task: &Task) -> Result<Option<Sample>, TaskError> {
     one_sided(attached, task, |import| {
         let mut into = vec![0; task.size as usize];
         time_calls(task.budget, || import.fetch(HEAD_BYTES, &mut into).map_err(TaskError::vmmc))
+    })
+}
+
+/// From the first of several calls to the data of all.
+pub(super) fn fetches(attached: &Attached, task: &Task, by: EndsBy) -> Result<Option<Sample>, TaskError> {
+    one_sided(attached, task, |import| {
+        let memory = vec![vec![0; task.size as usize]; AT_ONCE];
+        match by {
+            EndsBy::Handles => by_handles(import, task.budget, memory),
+            EndsBy::Continuations => by_continuations(import, &attached.session, task.budget, memory),
+        }
+    })
+}
+
+fn by_handles(import: &Import, budget: Duration, mut memory: Vec<Vec<u8>>) -> Result<Sample, TaskError> {
+    let mut under_way: Vec<Transfer<'static, Vec<u8>>> = Vec::with_capacity(AT_ONCE);
+    time_calls(budget, || {
+        for into in memory.drain(..) {
+            under_way.push(import.post_fetch(HEAD_BYTES, into).map_err(TaskError::vmmc)?);
+        }
+        for mut fetch in under_way.drain(..) {
+            fetch.wait().map_err(TaskError::vmmc)?;
+            memory.push(fetch.into_inner());
+        }
+        Ok(())
+    })
+}
+
+fn by_continuations(
+    import: &Import,
+    session: &Session,
+    budget: Duration,
+    memory: Vec<Vec<u8>>,
+) -> Result<Sample, TaskError> {
+    let (memory, failed) = (RefCell::new(memory), Cell::new(None));
+    let mut all = Continuations::new(session);
+    time_calls(budget, || {
+        for _ in 0..AT_ONCE {
+            let into = memory.borrow_mut().pop().expect("each that was under way gave its own back");
+            let fetch = import.post_fetch(HEAD_BYTES, into).map_err(TaskError::vmmc)?;
+            let fetched = |_: &mut Continuations<'_>, result: Result<u64, _>, into| {
+                memory.borrow_mut().push(into);
+                failed.set(result.err().or(failed.take()));
+            };
+            all.add(fetch, fetched).map_err(TaskError::vmmc)?;
+        }
+        while !all.is_empty() {
+            all.wait().map_err(TaskError::vmmc)?;
+        }
+        failed.take().map_or(Ok(()), |error| Err(TaskError::vmmc(error)))
     })
 }
 
@@ -61,7 +114,7 @@ pub(super) fn one_sided(
             let import = attached.import(task.number, Role::Follow)?;
             let sample = measure(&import);
             import.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
-            settle(&import);
+            flush_last(&import);
             sample.map(Some)
         }
     }

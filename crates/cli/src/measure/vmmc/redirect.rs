@@ -4,7 +4,7 @@
 //! Invariant: in every round the data ends up in the receiver's own buffer, by whichever way is
 //! measured.
 
-use super::{Attached, TaskError, settle};
+use super::{Attached, TaskError, flush_last};
 use crate::limits::{SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::timed;
 use crate::measure::stats::Sample;
@@ -125,12 +125,12 @@ impl Follower {
                 RedirectWhen::Row => post_row(&self.export, &self.to, self.len)?,
                 _ => Vec::new(),
             };
-            self.say(READY, round)?;
+            self.post_word(READY, round)?;
             self.take(posted, round, &mut copy)?;
             let number = self.last_word(&copy)?;
-            self.say(HAS, round)?;
+            self.post_word(HAS, round)?;
             if number == OVER {
-                settle(&self.import);
+                flush_last(&self.import);
                 break;
             }
             if self.when != RedirectWhen::Never {
@@ -168,7 +168,7 @@ impl Follower {
         Ok(u64::from_le_bytes(word))
     }
 
-    fn say(&self, word: u64, round: u64) -> Result<(), TaskError> {
+    fn post_word(&self, word: u64, round: u64) -> Result<(), TaskError> {
         self.import.send(word, &round.to_le_bytes()).map_err(TaskError::vmmc)
     }
 }

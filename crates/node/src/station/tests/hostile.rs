@@ -13,7 +13,7 @@ use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
 use vmmc_nic::Rights;
-use vmmc_stream::messages::{SocketCall, SocketNews};
+use vmmc_stream::messages::{SocketCall, SocketEvent};
 
 /// An honest pair that must go on working.
 fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
@@ -377,8 +377,8 @@ fn what_the_node_opens_for_a_client_counts_in_its_share() {
 }
 
 /// Two clients of the service with a connection between them; none: this kernel lacks what
-/// connections are upgraded by. With each client what the node has said to it.
-fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, Vec<Said>); 2]> {
+/// connections are upgraded by. With each client what it has received from the node.
+fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, Vec<Received>); 2]> {
     let clients = [(); 2].map(|()| {
         let (theirs, ours) = Channel::pair().unwrap();
         let mut world = world.borrow_mut();
@@ -388,7 +388,7 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
     });
     for client in &clients {
         let bells = vmmc_stream::Bells::create().unwrap().share().unwrap();
-        say(client, SocketCall::Attach, &[bells.as_fd()]);
+        send(client, SocketCall::Attach, &[bells.as_fd()]);
         pump();
     }
     if world.borrow().stations[0].services.clients() < 2 {
@@ -400,18 +400,18 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
     let far = listener.accept().unwrap().0;
     for (client, socket) in clients.iter().zip([&near, &far]) {
         let socket = vmmc_stream::claim(socket.as_fd()).unwrap();
-        say(client, SocketCall::Offer { connection: 1, socket }, &[]);
+        send(client, SocketCall::Offer { connection: 1, socket }, &[]);
         pump();
     }
     Some(clients.map(|client| {
-        let said = std::iter::from_fn(|| client.try_receive().ok()).filter_map(|(bytes, fds)| {
+        let received = std::iter::from_fn(|| client.try_receive().ok()).filter_map(|(bytes, fds)| {
             match decode::<Reply>(&bytes).unwrap().result {
-                Ok(answer) => Some((SocketNews::of(&answer)?, fds)),
+                Ok(answer) => Some((SocketEvent::of(&answer)?, fds)),
                 Err(_) => None,
             }
         });
-        let said = said.collect();
-        (client, said)
+        let received = received.collect();
+        (client, received)
     }))
 }
 
@@ -421,9 +421,9 @@ fn figure(world: &Rc<RefCell<World>>, name: &str) -> u64 {
     figures.iter().find(|figure| figure.name == name).expect("there is such a figure").value
 }
 
-type Said = (SocketNews, Vec<std::os::fd::OwnedFd>);
+type Received = (SocketEvent, Vec<std::os::fd::OwnedFd>);
 
-fn say(client: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
+fn send(client: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
     client.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).unwrap();
 }
 
@@ -444,19 +444,19 @@ fn slabs_of_connections_count_where_descriptors_and_mappings_are_shared() {
 fn a_slab_that_a_client_keeps_counts_until_it_is_gone() {
     let world = World::new(1, None);
     let one = Raw::attach(&world, 0);
-    let Some([(near, said), (far, of_far)]) = connected(&world, &|| one.pump()) else { return };
+    let Some([(near, received), (far, of_far)]) = connected(&world, &|| one.pump()) else { return };
     let slots = || figure(&world, "sockets_slots");
     let (before, slabs) = (slots(), || figure(&world, "sockets_slabs"));
     assert_eq!((before, slabs()), (u64::from(vmmc_sockets_service::limits::SOCKET_SLAB_SLOTS_MIN), 1));
-    for (client, said) in [(&near, &said), (&far, &of_far)] {
-        let end = said.iter().find_map(|(news, _)| match news {
-            SocketNews::Matched { end, .. } => Some(*end),
+    for (client, received) in [(&near, &received), (&far, &of_far)] {
+        let end = received.iter().find_map(|(event, _)| match event {
+            SocketEvent::Matched { end, .. } => Some(*end),
             _ => None,
         });
-        say(client, SocketCall::Release { end: end.unwrap() }, &[]);
+        send(client, SocketCall::Release { end: end.unwrap() }, &[]);
         one.pump();
     }
-    let kept = said.into_iter().find(|(news, _)| matches!(news, SocketNews::Slab { .. })).unwrap().1;
+    let kept = received.into_iter().find(|(event, _)| matches!(event, SocketEvent::Slab { .. })).unwrap().1;
     drop((far, of_far));
     wait(&|| one.pump(), || (slabs() == 0).then_some(()));
     (0..100).for_each(|_| one.pump());

@@ -368,7 +368,7 @@ fn whatever_processes_pin_the_budget_and_the_tables_agree() {
                 1 if all.len() < 5 => all.push(process()),
                 2 => {
                     let mut world = world.borrow_mut();
-                    world.now = world.now + crate::limits::GIVE_BACK_TIME;
+                    world.now = world.now + crate::limits::RECLAIM_TIME;
                 }
                 3 => {
                     let (raw, region) = &mut all[at];

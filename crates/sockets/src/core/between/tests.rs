@@ -34,7 +34,7 @@ impl Kernel for Ended<'_> {
     fn received(&self) -> Option<(u64, u64)> {
         Some((0, 0))
     }
-    fn look(&self) -> End {
+    fn peek(&self) -> End {
         (self.at_look)();
         // As SO_ERROR is: told once.
         self.look.replace(End::Ended)
@@ -45,7 +45,7 @@ impl Kernel for Ended<'_> {
     fn no_delay(&self) {}
 }
 
-/// End 1 of a connection, which has answered the wish of end 0 for the ring.
+/// End 1 of a connection, which has answered the request of end 0 for the ring.
 fn end() -> (Upgraded, Slot) {
     let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
     slot.words().between.store(1, Ordering::Relaxed);
@@ -72,9 +72,9 @@ fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
     assert_eq!(receive(&core, &nothing), Receiving::Empty, "the ring may be next");
     assert!(core.takes_question());
     let words = &slot.words().directions[0];
-    let news = Cell::new(true);
+    let first = Cell::new(true);
     let during = || {
-        if news.replace(false) {
+        if first.replace(false) {
             slot.copy_in((0, false), 0, &[IoSlice::new(b"abc")], 0, 3, Store::Cached);
             words.change(0);
             words.publish(3);
@@ -88,7 +88,7 @@ fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
 }
 
 #[test]
-fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_heard_first_that_all_is_here() {
+fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_learned_first_that_all_is_here() {
     let (core, slot) = end();
     let kernel = Ended { look: Cell::new(End::Ended), during: &|| (), at_look: &|| () };
     assert_eq!(receive(&core, &kernel), Receiving::Empty);
@@ -113,7 +113,7 @@ fn nobody_waits_for_the_word_of_a_node_that_is_out_of_reach() {
 }
 
 #[test]
-fn a_reset_that_the_kernel_told_to_a_look_is_told_to_the_next_receive() {
+fn a_reset_that_the_kernel_told_to_a_peek_is_told_to_the_next_receive() {
     let (core, slot) = end();
     complete(&slot);
     let kernel = Ended { look: Cell::new(End::Reset(Errno::CONNRESET)), during: &|| (), at_look: &|| () };
@@ -147,7 +147,7 @@ fn a_peer_that_ended_its_direction_in_the_kernel_behind_the_ring_still_receives(
 }
 
 #[test]
-fn a_receive_does_not_keep_its_own_end_from_the_ring_that_it_wishes_for() {
+fn a_receive_does_not_keep_its_own_end_from_the_ring_that_it_requests() {
     let (core, slot) = end();
     let [other, own] = &slot.words().ends;
     other.soon.store(0, Ordering::SeqCst);

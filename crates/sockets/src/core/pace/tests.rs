@@ -31,7 +31,7 @@ impl Kernel for Clock {
     fn received(&self) -> Option<(u64, u64)> {
         None
     }
-    fn look(&self) -> End {
+    fn peek(&self) -> End {
         End::Open
     }
     fn peer_ended(&self) -> bool {
@@ -55,8 +55,8 @@ struct Pair {
     way_ns: [u64; 2],
     /// Of either end in the kernel.
     cpu_ns: u64,
-    judge_thinks_ns: u64,
-    follower_thinks_ns: u64,
+    judge_pause_ns: u64,
+    follower_pause_ns: u64,
 }
 
 impl Pair {
@@ -72,8 +72,8 @@ impl Pair {
             turns_awake: 0,
             way_ns,
             cpu_ns: way_ns[0] / 2,
-            judge_thinks_ns: 0,
-            follower_thinks_ns: 0,
+            judge_pause_ns: 0,
+            follower_pause_ns: 0,
         }
     }
 
@@ -82,25 +82,25 @@ impl Pair {
     }
 
     fn turn(&mut self, bytes: u64) {
-        self.after(self.judge_thinks_ns);
+        self.after(self.judge_pause_ns);
         let judge_rests = self.rests[0] > 0;
         if judge_rests {
             self.rests[0] -= 1;
         } else {
             self.judge.saw_send(&self.clock, bytes, self.judge_in_ring, None);
-            let answered = !self.follower.thinks();
+            let answered = !self.follower.is_slow_responder();
             self.judge_in_ring = !self.judge.prefers_kernel() && (self.judge_in_ring || answered);
             self.rests[0] = if self.judge_in_ring { 0 } else { self.judge.rest(true) };
         }
         let half = self.way_ns[usize::from(self.judge_in_ring)] / 2;
         self.after(half);
-        // A wish ends the other end's rest.
+        // A request for the ring ends the other end's rest.
         self.rests[1] = if self.judge.prefers_kernel() { self.rests[1] } else { 0 };
         let follower_rests = self.rests[1] > 0;
         if !follower_rests {
-            self.follower.heard(|| self.clock.now_ns());
+            self.follower.note_receive(|| self.clock.now_ns());
         }
-        self.after(self.follower_thinks_ns);
+        self.after(self.follower_pause_ns);
         if follower_rests {
             self.rests[1] -= 1;
         } else {
@@ -110,7 +110,7 @@ impl Pair {
         }
         self.after(half);
         if self.rests[0] == 0 {
-            self.judge.heard(|| self.clock.now_ns());
+            self.judge.note_receive(|| self.clock.now_ns());
         }
         self.clock.cpu_ns.set(self.clock.cpu_ns.get() + self.cpu_ns);
         self.turns_in_ring += u32::from(self.judge_in_ring || self.follower_in_ring);
@@ -130,7 +130,7 @@ fn a_connection_that_is_faster_in_the_ring_goes_there_and_stays() {
     let mut pair = Pair::new([60_000, 20_000]);
     assert!(pair.turns(200) > 100);
     let in_ring = pair.turns(100_000);
-    assert!(in_ring > 99_700, "{in_ring}: looks at the kernel are rare and short");
+    assert!(in_ring > 99_700, "{in_ring}: trials of the kernel are rare and short");
 }
 
 #[test]
@@ -151,28 +151,28 @@ fn what_saves_less_than_a_tenth_is_not_worth_it() {
     assert!(pair.turns(100_000) < 400);
 }
 
-/// `set` says how long one of the ends thinks.
-fn stays_in_the_kernel_while_one_thinks(set: fn(&mut Pair, u64)) {
+/// `set` sets how long one of the ends pauses before it answers.
+fn stays_in_the_kernel_while_one_responds_slowly(set: fn(&mut Pair, u64)) {
     let mut pair = Pair::new([60_000, 20_000]);
     set(&mut pair, 100_000);
     assert_eq!(pair.turns(10_000), 0, "untried");
     assert!(pair.turns_awake < 3_500, "{}: and most of the time at rest", pair.turns_awake);
     set(&mut pair, 0);
     let in_ring = pair.turns(5_000);
-    assert!(in_ring > 3_500, "{in_ring}: until it does not think any more");
+    assert!(in_ring > 3_500, "{in_ring}: until it is slow no more");
     set(&mut pair, 100_000);
     let in_ring = pair.turns(1_000);
     assert!(in_ring < 100, "{in_ring}: or begins to");
 }
 
 #[test]
-fn an_end_that_judges_and_thinks_keeps_to_the_kernel() {
-    stays_in_the_kernel_while_one_thinks(|pair, ns| pair.judge_thinks_ns = ns);
+fn a_slow_responder_that_judges_keeps_to_the_kernel() {
+    stays_in_the_kernel_while_one_responds_slowly(|pair, ns| pair.judge_pause_ns = ns);
 }
 
 #[test]
-fn an_end_that_thinks_does_not_answer_the_wish_of_the_one_that_judges() {
-    stays_in_the_kernel_while_one_thinks(|pair, ns| pair.follower_thinks_ns = ns);
+fn a_slow_responder_does_not_answer_the_request_of_the_one_that_judges() {
+    stays_in_the_kernel_while_one_responds_slowly(|pair, ns| pair.follower_pause_ns = ns);
 }
 
 #[test]
@@ -193,9 +193,9 @@ fn a_connection_measured_while_the_machine_was_busy_is_measured_again() {
 }
 
 #[test]
-fn an_end_that_works_does_not_think() {
+fn an_end_that_works_is_no_slow_responder() {
     let mut pair = Pair::new([60_000, 20_000]);
-    pair.judge_thinks_ns = 100_000;
+    pair.judge_pause_ns = 100_000;
     pair.cpu_ns = 130_000;
     assert!(pair.turns(1_000) > 800);
 }
@@ -210,9 +210,9 @@ fn long_sends_go_by_the_kernel_and_short_ones_after_them() {
 }
 
 #[test]
-fn what_a_process_does_besides_does_not_hide_that_it_thinks() {
+fn what_a_process_does_besides_does_not_hide_that_it_responds_slowly() {
     let mut pair = Pair::new([60_000, 20_000]);
-    pair.judge_thinks_ns = 100_000;
+    pair.judge_pause_ns = 100_000;
     pair.turns(40);
     for _ in 0..100 {
         pair.turns(70);

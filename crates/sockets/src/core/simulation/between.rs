@@ -1,17 +1,18 @@
 //! The same between two nodes: two replicas, messages that come when the script says so, a session
 //! that is lost.
 //!
-//! Checked: what comes out is a prefix of what went in. An end of the stream is heard only when all
-//! is there, a reset only when the session was lost or somebody was reset for it. When the script
-//! is over everything arrives, or a reset does; nobody sleeps on the ring for what has come, nobody
-//! is in the kernel for what went by the ring, and no node waits for a bell that was not rung. An
-//! end that asks for what is in the ring by the kernel goes on as somebody who reads nothing else,
-//! or stays what it is; either gets every byte, unless whoever had some of them is killed over it.
+//! Checked: what comes out is a prefix of what went in. An end of the stream is received only when
+//! all is there, a reset only when the session was lost or somebody was reset for it. When the
+//! script is over everything arrives, or a reset does; nobody sleeps on the ring for what has come,
+//! nobody is in the kernel for what went by the ring, and no node waits for a bell that was not
+//! rung. An end that asks for what is in the ring by the kernel goes on as somebody who reads
+//! nothing else, or stays what it is; either gets every byte, unless whoever had some of them is
+//! killed over it.
 //!
 //! Invariant: as for the module above.
 
-use super::{Dice, ME, WIRE_BYTES_MORE, Wire, bytes};
-use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
+use super::{ME, Rng, WIRE_BYTES_MORE, Wire, bytes};
+use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Upgraded, Wakeup, WayBack};
 use crate::types::Close;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -19,7 +20,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vmmc_stream::{Replica, Said, Shape, SideWords, Slab, Wakes};
+use vmmc_stream::{Encoded, Replica, Shape, SideWords, Slab, Wakes};
 
 /// Rounds after which what has not arrived never will.
 const SETTLE_ROUNDS: usize = 3_000;
@@ -102,18 +103,18 @@ impl Totals {
 /// The property that did not hold, and where.
 pub fn run(seed: u64) -> Result<Totals, String> {
     let mut world = World::new(seed).ok_or("no memory for a slot")?;
-    let steps = world.dice.roll(1_200) + 100;
+    let steps = world.rng.below(1_200) + 100;
     for step in 0..steps {
         world.step().map_err(|why| format!("step {step}: {why}"))?;
     }
-    world.settle()?;
+    world.run_until_quiet()?;
     world.totals.runs = 1;
     Ok(world.totals)
 }
 
 /// What one node tells the other.
 enum Message {
-    News(Vec<u8>),
+    Update(Vec<u8>),
     Question,
     Complete,
 }
@@ -155,7 +156,7 @@ struct World {
     sides: [Side; 2],
     wires: [Wire; 2],
     reset: Cell<bool>,
-    dice: Dice,
+    rng: Rng,
     now_ns: Cell<u64>,
     lost: bool,
     totals: Totals,
@@ -181,8 +182,8 @@ impl Kernel for Socket<'_> {
     fn received(&self) -> Option<(u64, u64)> {
         self.wires.received()
     }
-    fn look(&self) -> End {
-        if self.reset.get() { End::Reset(Errno::CONNRESET) } else { self.wires.look() }
+    fn peek(&self) -> End {
+        if self.reset.get() { End::Reset(Errno::CONNRESET) } else { self.wires.peek() }
     }
     fn peer_ended(&self) -> bool {
         self.reset.get() || self.wires.peer_ended()
@@ -223,15 +224,15 @@ impl World {
                 heard_reset: false,
             })
         };
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        (0..4).for_each(|_| _ = dice.roll(2));
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| _ = rng.below(2));
         let wires = <[Wire; 2]>::default();
-        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * dice.roll(4).min(1) as usize));
+        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * rng.below(4).min(1) as usize));
         Some(World {
             sides: [side(0)?, side(1)?],
             wires,
             reset: Cell::new(false),
-            dice,
+            rng,
             now_ns: Cell::new(1),
             lost: false,
             totals: Totals::default(),
@@ -244,21 +245,21 @@ impl World {
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let e = self.dice.roll(2) as usize;
-        self.now_ns.set(self.now_ns.get() + self.dice.roll(100_000));
-        match self.dice.roll(480) {
+        let e = self.rng.below(2) as usize;
+        self.now_ns.set(self.now_ns.get() + self.rng.below(100_000));
+        match self.rng.below(480) {
             0..90 => self.send(e),
             90..200 => self.receive(e)?,
-            200..240 => self.wires[e].deliver(self.dice.roll(400) as usize),
+            200..240 => self.wires[e].deliver(self.rng.below(400) as usize),
             240..310 => self.carry(e)?,
-            310..380 => self.hear(e)?,
+            310..380 => self.receive_message(e)?,
             380..385 => self.attach(e),
             // What the measurements of a real program would lead to.
-            385..393 => self.sides[e].core.prefer_kernel(self.dice.roll(3) == 0),
-            393..396 => self.sides[e].core.rest(self.dice.roll(20) as u32),
+            385..393 => self.sides[e].core.prefer_kernel(self.rng.below(3) == 0),
+            393..396 => self.sides[e].core.rest(self.rng.below(20) as u32),
             396 => self.close(e)?,
             397 => self.die(e),
-            398 if self.dice.roll(4) == 0 => self.lose(),
+            398 if self.rng.below(4) == 0 => self.lose(),
             399..409 => self.ask_back(e),
             409..435 => self.hand_over(e)?,
             435..440 if self.lost => self.notice(e),
@@ -278,9 +279,9 @@ impl World {
     }
 
     /// After a call: what a process does with its results.
-    fn after(&mut self, e: usize, tell: Tell) {
+    fn after(&mut self, e: usize, wakeup: Wakeup) {
         let side = &mut self.sides[e];
-        side.rung |= tell.receiver || tell.sender || side.core.takes_news();
+        side.rung |= wakeup.receiver || wakeup.sender || side.core.takes_update();
         if side.core.takes_question() && !self.lost {
             side.flying.push_back(Message::Question);
         }
@@ -291,17 +292,17 @@ impl World {
         if side.over || side.heard_reset || side.waits_for_room || side.asks.is_some() {
             return;
         }
-        let len = 1 + self.dice.roll(if self.dice.0 % 40 == 0 { 3_000 } else { 150 });
+        let len = 1 + self.rng.below(if self.rng.0 % 40 == 0 { 3_000 } else { 150 });
         let data = bytes(e, self.sides[e].sent, len);
         let from = [IoSlice::new(&data)];
         let (side, socket, mut refused) = (&self.sides[e], self.socket(e), side.refused);
-        let (mut sent, mut tell, mut full, mut rests, mut reset) = (0, Tell::default(), false, false, false);
+        let (mut sent, mut wakeup, mut full, mut rests, mut reset) = (0, Wakeup::default(), false, false, false);
         if side.attached && !side.foreign {
             let before = side.core.outgoing().announced();
             rests = side.core.rest_sending();
             let (sending, told) =
-                if rests { (Sending::Kernel, Tell::default()) } else { side.core.send(ME, &socket, &from) };
-            tell = told;
+                if rests { (Sending::Kernel, Wakeup::default()) } else { side.core.send(ME, &socket, &from) };
+            wakeup = told;
             match sending {
                 Sending::Locked(_) => unreachable!("one thread has the lock for a call"),
                 Sending::Done(n) => {
@@ -313,11 +314,11 @@ impl World {
                     side.core.end_kernel_send();
                     refused = sent == 0;
                 }
-                Sending::Full if side.core.outgoing().announced().in_ring() && !side.core.owes() => {
+                Sending::Full if side.core.outgoing().announced().in_ring() && !side.core.must_flush_to_kernel() => {
                     let out = side.core.outgoing();
                     out.sender_sleep.announce();
                     out.want_room();
-                    full = !side.core.looks_writable();
+                    full = !side.core.may_be_writable();
                 }
                 Sending::Failed(errno) => reset = errno == Errno::CONNRESET,
                 Sending::Full => {}
@@ -331,38 +332,38 @@ impl World {
         self.sides[e].waits_for_room = full;
         self.sides[e].refused = refused;
         if reset {
-            self.hear_reset(e);
+            self.receive_reset(e);
         }
-        self.after(e, tell);
+        self.after(e, wakeup);
     }
 
     fn receive(&mut self, e: usize) -> Result<(), String> {
         // While it asks another of its threads may receive.
-        if self.sides[e].over || self.sides[e].asleep || self.sides[e].asks.is_some() && self.dice.roll(2) == 0 {
+        if self.sides[e].over || self.sides[e].asleep || self.sides[e].asks.is_some() && self.rng.below(2) == 0 {
             return Ok(());
         }
-        let mut buffer = vec![0; 1 + self.dice.roll(500) as usize];
+        let mut buffer = vec![0; 1 + self.rng.below(500) as usize];
         let (side, socket) = (&self.sides[e], self.socket(e));
         let mut into = [IoSliceMut::new(&mut buffer)];
         let mut rests = false;
-        let (receiving, tell, plain) = if side.blocked {
-            (Receiving::Kernel, Tell::default(), true)
+        let (receiving, wakeup, plain) = if side.blocked {
+            (Receiving::Kernel, Wakeup::default(), true)
         } else if side.attached && !side.foreign {
             rests = side.core.rest_receiving();
-            let (receiving, tell) = if rests {
-                (Receiving::Kernel, Tell::default())
+            let (receiving, wakeup) = if rests {
+                (Receiving::Kernel, Wakeup::default())
             } else {
                 side.core.receive(ME, &socket, &mut into, true)
             };
-            (receiving, tell, receiving == Receiving::Kernel)
+            (receiving, wakeup, receiving == Receiving::Kernel)
         } else {
-            (Receiving::Kernel, Tell::default(), false)
+            (Receiving::Kernel, Wakeup::default(), false)
         };
         let mut blocks = false;
         let receiving = match receiving {
             Receiving::Kernel => {
                 let result = socket.receive_now(&mut into, true);
-                blocks = plain && result == Err(Errno::AGAIN) && (side.blocked || self.dice.0 % 2 == 0);
+                blocks = plain && result == Err(Errno::AGAIN) && (side.blocked || self.rng.0 % 2 == 0);
                 if plain && !blocks {
                     side.core.end_kernel_receive(|| self.now_ns.get());
                 }
@@ -380,7 +381,7 @@ impl World {
         self.sides[e].blocked = blocks;
         match receiving {
             Receiving::Locked(_) => return Err(format!("end {e} finds its lock taken")),
-            Receiving::Done(0) => self.hear_end(e)?,
+            Receiving::Done(0) => self.receive_end(e)?,
             Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n])?,
             Receiving::Empty if !blocks => self.sleep(e),
             Receiving::Empty | Receiving::Kernel => {}
@@ -391,16 +392,16 @@ impl World {
                 let core = &self.sides[e].core;
                 let refused = core.incoming().goes_back() && core.way_back() != WayBack::Found;
                 if errno != Errno::CONNRESET || !(self.lost || self.reset.get() || unread || refused) {
-                    return Err(format!("end {e} heard {errno} without a reason"));
+                    return Err(format!("end {e} got {errno} without a reason"));
                 }
-                self.hear_reset(e);
+                self.receive_reset(e);
             }
         }
-        self.after(e, tell);
+        self.after(e, wakeup);
         Ok(())
     }
 
-    fn hear_reset(&mut self, e: usize) {
+    fn receive_reset(&mut self, e: usize) {
         self.totals.resets += u64::from(!self.sides[e].heard_reset);
         self.sides[e].heard_reset = true;
         self.reset.set(true);
@@ -415,12 +416,12 @@ impl World {
         Ok(())
     }
 
-    fn hear_end(&mut self, e: usize) -> Result<(), String> {
+    fn receive_end(&mut self, e: usize) -> Result<(), String> {
         let (here, there) = (&self.sides[e], &self.sides[1 - e]);
         let robbed = there.robbed && here.core.incoming().goes_back();
         let whole = there.over && (here.got == there.sent || robbed);
         if !whole && !here.heard_reset {
-            return Err(format!("end {e} heard the end at {} of {}, over: {}", here.got, there.sent, there.over));
+            return Err(format!("end {e} got the end at {} of {}, over: {}", here.got, there.sent, there.over));
         }
         self.sides[e].heard_end = true;
         Ok(())
@@ -441,22 +442,22 @@ impl World {
         if !self.sides[e].rung || self.lost {
             return Ok(());
         }
-        let most = SideWords::BYTES as u64 + self.dice.roll(MESSAGE_BYTES);
+        let most = SideWords::BYTES as u64 + self.rng.below(MESSAGE_BYTES);
         let side = &mut self.sides[e];
         let mut message = Vec::new();
-        let said = side.replica.say(most as usize, &mut message).map_err(|e| e.to_string())?;
-        side.rung = matches!(said, Said::Part | Said::NoRoom);
+        let encoded = side.replica.encode_update(most as usize, &mut message).map_err(|e| e.to_string())?;
+        side.rung = matches!(encoded, Encoded::Part | Encoded::NoRoom);
         if !message.is_empty() {
-            side.flying.push_back(Message::News(message));
+            side.flying.push_back(Message::Update(message));
         }
         Ok(())
     }
 
     /// The node of an end takes a message.
-    fn hear(&mut self, e: usize) -> Result<(), String> {
+    fn receive_message(&mut self, e: usize) -> Result<(), String> {
         let Some(message) = self.sides[1 - e].flying.pop_front() else { return Ok(()) };
         let wakes = match message {
-            Message::News(news) => self.sides[e].replica.hear(&news).map_err(|e| e.to_string())?,
+            Message::Update(update) => self.sides[e].replica.apply_update(&update).map_err(|e| e.to_string())?,
             Message::Question => {
                 self.sides[e].rung = true;
                 while self.sides[e].rung {
@@ -487,18 +488,19 @@ impl World {
             return Ok(());
         }
         let there = &self.sides[1 - e];
-        // Nobody hears of a reset where the other end has gone: one that died over leaving the ring
-        // left copies behind.
+        // Nobody learns of a reset where the other end has gone: one that died over leaving the
+        // ring left copies behind.
         if !there.over && side.got == there.sent && !there.refused && self.wires[1 - e].holds_bytes() {
             return Err(format!("end {e} has got all {} bytes, and its close would be a reset", side.got));
         }
         self.totals.closes += 1;
         if side.attached && !side.foreign {
             side.core.let_go(Close::Orderly);
-            let owes = side.core.owes() && !side.core.give_back(ME, &self.socket(e));
+            let must_flush_to_kernel =
+                side.core.must_flush_to_kernel() && !side.core.flush_to_kernel(ME, &self.socket(e));
             self.sides[e].rung = true;
             // A real one waits for a while.
-            self.reset.set(owes);
+            self.reset.set(must_flush_to_kernel);
         }
         self.end(e);
         Ok(())
@@ -512,9 +514,9 @@ impl World {
             let unread = tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed);
             let leaves = side.attached && !side.foreign && side.core.could_leave();
             self.sides[e].robbed = unread && out.announced().in_ring();
-            if leaves && self.dice.roll(2) == 0 {
+            if leaves && self.rng.below(2) == 0 {
                 // In the middle of that.
-                let most = self.dice.roll(3_000);
+                let most = self.rng.below(3_000);
                 self.sides[e].core.begin_to_leave(&self.socket(e), most);
                 self.sides[e].rung = true;
             }
@@ -533,7 +535,7 @@ impl World {
             true => 2,
             false => 40,
         };
-        if busy || !side.attached || side.foreign || side.heard_reset || self.reset.get() || self.dice.roll(seldom) > 0
+        if busy || !side.attached || side.foreign || side.heard_reset || self.reset.get() || self.rng.below(seldom) > 0
         {
             return;
         }
@@ -564,15 +566,15 @@ impl World {
         }
         self.sides[e].left_behind |= behind && !gap;
         self.sides[e].rung = true;
-        let patient = self.dice.roll(4) > 0;
+        let patient = self.rng.below(4) > 0;
         match way {
             WayBack::Promised if patient => return Ok(()),
-            WayBack::Open if !cut_off && (patient || self.dice.roll(30) > 0) => return Ok(()),
+            WayBack::Open if !cut_off && (patient || self.rng.below(30) > 0) => return Ok(()),
             WayBack::Found | WayBack::Promised => {
                 self.totals.hand_overs += 1;
                 self.totals.owed_bytes += unread;
                 self.totals.left_behind += u64::from(self.sides[e].left_behind);
-                self.sides[e].foreign = self.dice.roll(3) > 0;
+                self.sides[e].foreign = self.rng.below(3) > 0;
             }
             WayBack::Lost | WayBack::Open => {
                 self.totals.refusals += u64::from(!self.lost && !self.sides[1 - e].over);
@@ -607,10 +609,10 @@ impl World {
     fn wake(&mut self, e: usize) {
         let side = &mut self.sides[e];
         side.asleep &= !side.core.ends_sleep();
-        side.waits_for_room &= !side.core.looks_writable();
+        side.waits_for_room &= !side.core.may_be_writable();
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_quiet(&mut self) -> Result<(), String> {
         for e in [0, 1] {
             if !self.lost {
                 self.attach(e);
@@ -623,7 +625,7 @@ impl World {
                 self.wires[e].deliver(usize::MAX);
                 self.carry(e)?;
                 while !self.sides[1 - e].flying.is_empty() {
-                    self.hear(e)?;
+                    self.receive_message(e)?;
                 }
                 // A sleeper asks its kernel after a while.
                 if round % 16 == 15 && self.sides[1 - e].over {
@@ -631,14 +633,14 @@ impl World {
                     self.sides[e].core.ask_kernel.store(1, Ordering::Relaxed);
                     if self.sides[e].asleep {
                         self.sides[e].core.follow_hints(&self.socket(e));
-                        self.after(e, Tell::default());
+                        self.after(e, Wakeup::default());
                         self.wake(e);
                     }
                 }
                 self.hand_over(e)?;
                 self.receive(e)?;
             }
-            if self.is_settled(0) && self.is_settled(1) {
+            if self.is_quiet(0) && self.is_quiet(1) {
                 return Ok(());
             }
         }
@@ -662,7 +664,7 @@ impl World {
         Err(format!("hung: {}; {}; lost {}", state(&self.sides[0]), state(&self.sides[1]), self.lost))
     }
 
-    fn is_settled(&self, e: usize) -> bool {
+    fn is_quiet(&self, e: usize) -> bool {
         let (here, there) = (&self.sides[e], &self.sides[1 - e]);
         let waits = here.waits_for_room && !there.over && !self.lost;
         // A death over bytes that were asked back ends the stream there.

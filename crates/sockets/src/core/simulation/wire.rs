@@ -93,7 +93,7 @@ impl Kernel for Socket<'_> {
         Some((self.into.received.get(), self.into.there.borrow().len() as u64))
     }
 
-    fn look(&self) -> End {
+    fn peek(&self) -> End {
         match (self.into.there.borrow().is_empty(), self.into.is_over()) {
             (false, _) => End::Bytes,
             (true, true) => End::Ended,

@@ -1,7 +1,7 @@
-//! Whose socket is it: the kernel's word about what a client claims.
+//! Verifies by the kernel's tables that a client has the socket that it claims.
 //!
-//! A client says which connected socket it has. It is believed if the kernel knows the socket under
-//! the same cookie, connected, and
+//! A client claims which connected socket it has. It is believed if the kernel knows the socket
+//! under the same cookie, connected, and
 //!
 //! * it belongs to the client's user, or
 //! * the client is root, or
@@ -9,9 +9,9 @@
 //!   that accepted as root and then became a user has such sockets.
 //!
 //! Invariant: nobody claims a connection of another user. What two processes of one user claim of
-//! each other's they could have had anyway. A look at a descriptor of another user never leaves the
-//! node with the last copy of it to close: any look holds the file for a moment, and its owner may
-//! close it meanwhile, so the node takes a copy of its own, which is closed where nobody waits
+//! each other's they could have had anyway. A check of a descriptor of another user never leaves
+//! the node with the last copy of it to close: any check holds the file for a moment, and its owner
+//! may close it meanwhile, so the node takes a copy of its own, which is closed where nobody waits
 //! ([`Copies`]). Source: docs/sockets.md.
 
 use super::Client;
@@ -21,22 +21,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use vmmc_stream::messages::{OfferRefusal, SocketClaim};
 use vmmc_stream::{Endpoints, KernelSocket, SocketDiag};
 
-/// Copies of descriptors of clients that were looked at, with the users whose closings they are.
+/// Copies of descriptors of clients that were checked, with the users whose closings they are.
 pub(crate) type Copies = Vec<(u32, OwnedFd)>;
 
 /// Asks the kernel.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct SocketVerifier {
     diag: SocketDiag,
-    /// Network namespace in which it sees.
+    /// The network namespace whose sockets it knows.
     network: u64,
 }
 
-/// Why there is no witness: nobody's connections are upgraded.
+/// Why nobody's connections are upgraded: claims cannot be verified.
 #[derive(Debug)]
-pub(crate) struct NoWitness(rustix::io::Errno);
+pub(crate) struct NoSocketVerifier(rustix::io::Errno);
 
-impl fmt::Display for NoWitness {
+impl fmt::Display for NoSocketVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errno = self.0;
         write!(
@@ -46,12 +46,12 @@ impl fmt::Display for NoWitness {
     }
 }
 
-impl Witness {
-    /// One that was seen to see.
-    pub(crate) fn new() -> Result<Witness, NoWitness> {
-        let mut diag = SocketDiag::open().map_err(NoWitness)?;
-        diag.test().map_err(NoWitness)?;
-        Ok(Witness { diag, network: vmmc_stream::network_here().map_err(NoWitness)? })
+impl SocketVerifier {
+    /// One that was tested.
+    pub(crate) fn new() -> Result<SocketVerifier, NoSocketVerifier> {
+        let mut diag = SocketDiag::open().map_err(NoSocketVerifier)?;
+        diag.test().map_err(NoSocketVerifier)?;
+        Ok(SocketVerifier { diag, network: vmmc_stream::network_here().map_err(NoSocketVerifier)? })
     }
 
     /// The connection that a client claims to have one end of.
@@ -73,13 +73,13 @@ impl Witness {
     }
 }
 
-/// Whether the client has the socket under that number. Its process must live on behind the look:
+/// Whether the client has the socket under that number. Its process must live on behind the check:
 /// another one may have its id by then.
 pub(crate) fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket, copies: &mut Copies) -> bool {
     let Some(watch) = client.watch.as_ref().filter(|_| descriptor >= 0) else { return false };
     let there = if client.uid == rustix::process::geteuid().as_raw() {
-        // Nobody whom the node serves needs to be kept from holding up its own user. This look is
-        // allowed where a copy is not (ptrace_scope of Yama).
+        // Nobody whom the node serves needs to be kept from holding up its own user. This check
+        // is allowed where a copy is not (ptrace_scope of Yama).
         let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", client.pid));
         link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
     } else {

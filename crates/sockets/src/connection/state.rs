@@ -15,20 +15,20 @@ impl Connection {
     pub fn state(&self, context: &Context, fd: BorrowedFd<'_>) -> State {
         let Some(joined) = self.upgraded.get() else { return PLAIN };
         let core = &joined.core;
-        joined.look_after(context, self, fd);
+        joined.maintain(context, self, fd);
         core.follow(thread_id(), &Socket(fd));
         if core.hinted() || core.is_time_to_ask(&Socket(fd)) {
             core.follow_hints(&Socket(fd));
         }
         if core.is_waited_for() {
-            core.give_back(thread_id(), &Socket(fd));
+            core.flush_to_kernel(thread_id(), &Socket(fd));
         }
         self.pass_on(context, joined);
         if core.is_broken() {
             return self.broken_state(joined, fd);
         }
-        // What is owed waits for the kernel.
-        let tx = medium(core.outgoing().announced().in_ring() && !core.owes());
+        // What is to be flushed waits for the kernel.
+        let tx = medium(core.outgoing().announced().in_ring() && !core.must_flush_to_kernel());
         let rx = medium(core.incoming().reads_ring());
         let peer = core.incoming().sender_flags.load(Ordering::Acquire);
         let own = core.outgoing().sender_flags.load(Ordering::Relaxed);
@@ -39,11 +39,11 @@ impl Connection {
         let read_hangup =
             reset.is_some() || rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || shut);
         State {
-            readable: rx == Medium::Ring && core.looks_readable(),
-            writable: tx == Medium::Ring && self.looks_writable(joined, fd),
+            readable: rx == Medium::Ring && core.may_be_readable(),
+            writable: tx == Medium::Ring && self.may_be_writable(joined, fd),
             read_hangup,
             hangup: read_hangup && (own & Flags::END != 0 || reset.is_some()),
-            error: reset.filter(|_| !core.reset_was_told()),
+            error: reset.filter(|_| !core.reset_was_reported()),
             asks_kernel: core.has_closed_in_order()
                 || rx != tx && (ended || read_hangup)
                 || reset.is_some() && (rx == Medium::Kernel || tx == Medium::Kernel),
@@ -67,18 +67,19 @@ impl Connection {
     }
 
     /// Asks to be told of room when there is none.
-    fn looks_writable(&self, joined: &Joined, fd: BorrowedFd<'_>) -> bool {
-        joined.core.looks_writable() || {
+    fn may_be_writable(&self, joined: &Joined, fd: BorrowedFd<'_>) -> bool {
+        joined.core.may_be_writable() || {
             joined.core.outgoing().want_room();
             joined.core.notice_full(Nanos::monotonic().0, &Socket(fd));
-            joined.core.looks_writable()
+            joined.core.may_be_writable()
         }
     }
 
     /// Whether what it sends goes by a ring that is full.
     pub fn has_full_ring(&self) -> bool {
-        let in_ring = |joined: &&Joined| joined.core.outgoing().announced().in_ring() && !joined.core.owes();
-        self.upgraded.get().filter(in_ring).is_some_and(|joined| !joined.core.looks_writable())
+        let in_ring =
+            |joined: &&Joined| joined.core.outgoing().announced().in_ring() && !joined.core.must_flush_to_kernel();
+        self.upgraded.get().filter(in_ring).is_some_and(|joined| !joined.core.may_be_writable())
     }
 
     /// What `SO_ERROR` is: a reset that no call has reported, which this one does, or 0 after that.

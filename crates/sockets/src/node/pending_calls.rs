@@ -1,16 +1,16 @@
-//! What is to be said to the node, whoever has the lock of its connection.
+//! Calls to the node that are sent whichever thread has the lock of its connection.
 //!
 //! A release that gets lost keeps a slot for as long as this process lives, and a ring that gets
-//! lost lets a peer sleep. So neither is said by whoever has it to say, who may find the lock taken
-//! by a thread that has no processor, or be a signal handler above that very thread; it is left
-//! here, and whoever has the lock says it before it lets the lock go.
+//! lost lets a peer sleep. The thread that makes such a call may find the lock taken by a thread
+//! that has no processor, or be a signal handler above that very thread. So it leaves the call
+//! here, and the thread that has the lock sends it before it releases the lock.
 //!
-//! Invariant: a message that is here is said by the thread that has the lock, or by the one that
-//! left it; or it stays until the lock is taken next, when the node's socket is full. Messages are
-//! said in the order in which they came.
+//! Invariant: a call that is here is sent by the thread that has the lock, or by the one that left
+//! it; or it stays until the lock is taken next, when the node's socket is full. Calls are sent in
+//! the order in which they came.
 
 use super::{Link, Node, Session};
-use crate::limits::{LOCK_TRIES, UNSAID_MAX};
+use crate::limits::{LOCK_TRIES, PENDING_CALLS_MAX};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use vmmc_stream::{Section, SectionLock};
 
 /// The messages.
 #[derive(Debug, Default)]
-pub(super) struct Unsaid {
+pub(super) struct PendingCalls {
     /// The second one is for a signal handler that interrupted a section of the first.
     queues: [SectionLock<VecDeque<Message>>; 2],
     count: AtomicUsize,
@@ -41,11 +41,11 @@ pub(crate) struct Held<'a> {
     link: Option<Section<'a, Link>>,
 }
 
-impl Unsaid {
+impl PendingCalls {
     /// Without effect when too many are here.
     fn push(&self, message: Message) {
         let Some(mut queue) = self.free_queue() else { return };
-        if queue.len() < UNSAID_MAX {
+        if queue.len() < PENDING_CALLS_MAX {
             queue.push_back(message);
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -79,9 +79,9 @@ impl Node {
         Some(self.held(self.link.try_lock()?))
     }
 
-    /// Like [`lock`](Self::lock), for what needs the answer: waits for others a little, and not for
-    /// this very thread below a signal handler.
-    pub(super) fn lock_patiently(&self) -> Option<Held<'_>> {
+    /// Like [`lock`](Self::lock), for calls that need the answer: waits for other threads, for at
+    /// most [`LOCK_TRIES`] yields, and not for this very thread below a signal handler.
+    pub(super) fn lock_bounded(&self) -> Option<Held<'_>> {
         for _ in 0..LOCK_TRIES {
             if let Some(link) = self.lock() {
                 return Some(link);
@@ -94,8 +94,9 @@ impl Node {
         None
     }
 
-    /// The lock, whoever has it; none: this very thread has it, below a signal handler.
-    pub(super) fn lock_surely(&self) -> Option<Held<'_>> {
+    /// Takes the lock, waiting for as long as another thread has it; none: this very thread has it,
+    /// below a signal handler.
+    pub(super) fn lock_blocking(&self) -> Option<Held<'_>> {
         Some(self.held(self.link.lock()?))
     }
 
@@ -103,34 +104,34 @@ impl Node {
     /// thread took meanwhile, and not have them. None: this very thread has the lock, below a
     /// signal handler.
     pub(crate) fn hold_still(&self) -> Option<Held<'_>> {
-        self.lock_surely()
+        self.lock_blocking()
     }
 
     fn held<'a>(&'a self, link: Section<'a, Link>) -> Held<'a> {
         Held { node: self, link: Some(link) }
     }
 
-    /// Has something said to the node of that session, or to whichever is there: now if nobody has
-    /// the lock, else by whoever has it.
-    pub(super) fn say_surely(&self, session: Option<Arc<Session>>, call: SocketCall) {
-        self.unsaid.push(Message { session, call });
-        // Either whoever has the lock sees the message after it let the lock go, or the lock is
-        // seen to be free here.
+    /// Sends a call to the node of that session, or to whichever is there: now if nobody has the
+    /// lock, else the thread that has it will.
+    pub(super) fn send_or_queue(&self, session: Option<Arc<Session>>, call: SocketCall) {
+        self.pending_calls.push(Message { session, call });
+        // Either the thread that has the lock sees the call after it released the lock, or the lock
+        // is seen to be free here.
         fence(Ordering::SeqCst);
         drop(self.lock());
     }
 
     /// False: the node's socket is full.
-    fn say_unsaid(&self, link: &mut Link) -> bool {
-        while let Some(message) = self.unsaid.pop() {
+    fn send_pending(&self, link: &mut Link) -> bool {
+        while let Some(message) = self.pending_calls.pop() {
             if message.session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, &link.session)) {
                 continue;
             }
             if let SocketCall::Withdraw { connection, .. } = message.call {
                 link.waiting.remove(&connection);
             }
-            if !self.say(link, message.call.clone(), &[]) && link.channel.is_some() {
-                self.unsaid.push_back_in_front(message);
+            if !self.send(link, message.call.clone(), &[]) && link.channel.is_some() {
+                self.pending_calls.push_back_in_front(message);
                 return false;
             }
         }
@@ -139,8 +140,8 @@ impl Node {
 }
 
 impl Held<'_> {
-    /// In the child of a fork: what waits is the parent's to say.
-    pub(crate) fn let_go_unsaid(mut self) {
+    /// In the child of a fork: what waits is the parent's to send.
+    pub(crate) fn release_unsent(mut self) {
         self.link = None;
     }
 }
@@ -160,15 +161,15 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Each turn after the first one says what came just while the lock was let go.
+        // Each turn after the first one sends what came just while the lock was released.
         for _ in 0..LOCK_TRIES {
             let Some(mut link) = self.link.take() else { return };
-            if !self.node.unsaid.is_empty() && !self.node.say_unsaid(&mut link) {
+            if !self.node.pending_calls.is_empty() && !self.node.send_pending(&mut link) {
                 return;
             }
             drop(link);
             fence(Ordering::SeqCst);
-            if self.node.unsaid.is_empty() {
+            if self.node.pending_calls.is_empty() {
                 return;
             }
             self.link = self.node.link.try_lock();
@@ -206,52 +207,52 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_while_another_thread_has_the_lock_is_said_when_it_lets_go() {
+    fn a_call_made_while_another_thread_has_the_lock_is_sent_when_it_lets_go() {
         let (node, theirs) = node();
         let session = node.link.lock().unwrap().session.clone();
         std::thread::scope(|scope| {
             let held = node.lock().unwrap();
-            let say = || (0..100).for_each(|slot| node.say_surely(Some(session.clone()), release(slot)));
-            scope.spawn(say).join().unwrap();
+            let call = || (0..100).for_each(|slot| node.send_or_queue(Some(session.clone()), release(slot)));
+            scope.spawn(call).join().unwrap();
             assert!(released(&theirs).is_empty());
             // As a signal handler of the thread that has the lock would.
-            node.say_surely(None, release(100));
+            node.send_or_queue(None, release(100));
             drop(held);
             assert_eq!(released(&theirs), (0..=100).collect::<Vec<_>>());
         });
     }
 
     #[test]
-    fn what_a_signal_handler_says_while_its_thread_says_something_is_said() {
+    fn a_call_of_a_signal_handler_while_its_thread_makes_one_is_sent() {
         let (node, theirs) = node();
         let held = node.lock().unwrap();
-        let interrupted = node.unsaid.queues[0].lock().unwrap();
-        node.say_surely(None, release(1));
+        let interrupted = node.pending_calls.queues[0].lock().unwrap();
+        node.send_or_queue(None, release(1));
         drop(interrupted);
-        node.say_surely(None, release(2));
+        node.send_or_queue(None, release(2));
         drop(held);
-        let mut heard = released(&theirs);
-        heard.sort_unstable();
-        assert_eq!(heard, [1, 2]);
+        let mut sent = released(&theirs);
+        sent.sort_unstable();
+        assert_eq!(sent, [1, 2]);
     }
 
     #[test]
-    fn threads_that_say_something_at_once_all_are_heard() {
+    fn calls_that_threads_make_at_once_are_all_sent() {
         const EACH: u32 = 2_000;
         let (node, theirs) = node();
         let mut all = Vec::new();
         std::thread::scope(|scope| {
-            let sayers = [0, 1, 2].map(|from| {
+            let callers = [0, 1, 2].map(|from| {
                 let node = &node;
-                scope.spawn(move || (0..EACH).for_each(|i| node.say_surely(None, release(from * EACH + i))))
+                scope.spawn(move || (0..EACH).for_each(|i| node.send_or_queue(None, release(from * EACH + i))))
             });
-            while !sayers.iter().all(|sayer| sayer.is_finished()) {
+            while !callers.iter().all(|caller| caller.is_finished()) {
                 all.extend(released(&theirs));
             }
         });
         all.extend(released(&theirs));
         // What a full socket refused comes with whatever takes the lock next.
-        while !node.unsaid.is_empty() {
+        while !node.pending_calls.is_empty() {
             drop(node.lock());
             all.extend(released(&theirs));
         }
@@ -260,43 +261,43 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_reads_nothing_is_told_later_and_another_one_never() {
+    fn a_node_that_reads_nothing_gets_calls_later_and_another_one_never() {
         let (node, theirs) = node();
         let session = node.link.lock().unwrap().session.clone();
-        let mut said = 0;
-        while node.unsaid.is_empty() {
-            node.say_surely(Some(session.clone()), release(said));
-            said += 1;
+        let mut made = 0;
+        while node.pending_calls.is_empty() {
+            node.send_or_queue(Some(session.clone()), release(made));
+            made += 1;
         }
-        (0..UNSAID_MAX as u32 + 9).for_each(|_| node.say_surely(Some(session.clone()), release(7)));
-        assert_eq!(node.unsaid.count.load(Ordering::Relaxed), UNSAID_MAX);
-        let mut heard = released(&theirs);
-        node.say_surely(None, release(8));
-        heard.extend(released(&theirs));
-        assert_eq!(heard[..said as usize], (0..said).collect::<Vec<_>>());
+        (0..PENDING_CALLS_MAX as u32 + 9).for_each(|_| node.send_or_queue(Some(session.clone()), release(7)));
+        assert_eq!(node.pending_calls.count.load(Ordering::Relaxed), PENDING_CALLS_MAX);
+        let mut sent = released(&theirs);
+        node.send_or_queue(None, release(8));
+        sent.extend(released(&theirs));
+        assert_eq!(sent[..made as usize], (0..made).collect::<Vec<_>>());
         node.link.lock().unwrap().session = Arc::default();
         drop(node.lock());
-        assert!(node.unsaid.is_empty() && released(&theirs).is_empty());
+        assert!(node.pending_calls.is_empty() && released(&theirs).is_empty());
     }
 
     #[test]
-    fn what_is_said_beside_a_fork_is_said_by_the_parent_when_it_is_over() {
+    fn a_call_made_beside_a_fork_is_sent_by_the_parent_when_it_is_over() {
         let context = Context::new(Settings::from_env());
         let (ours, theirs) = Channel::pair().unwrap();
         context.node().link.lock().unwrap().channel = Some(ours);
-        let say = |slot| {
+        let call = |slot| {
             std::thread::scope(|scope| {
-                scope.spawn(|| context.node().say_surely(None, release(slot))).join().unwrap();
+                scope.spawn(|| context.node().send_or_queue(None, release(slot))).join().unwrap();
             })
         };
         let forking = context.before_fork(std::iter::empty());
-        say(1);
+        call(1);
         assert!(released(&theirs).is_empty());
         context.after_fork_parent(forking);
         assert_eq!(released(&theirs), [1]);
 
         let forking = context.before_fork(std::iter::empty());
-        say(2);
+        call(2);
         let of_parent = context.node().clone();
         context.after_fork_child(forking);
         assert!(released(&theirs).is_empty());
