@@ -22,7 +22,8 @@ use crate::error::{AccessError, ExportError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
-    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS,
+    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
+    REAPED_AT_ONCE,
 };
 use crate::ring::{Record, Ring};
 use crate::session::Session;
@@ -77,6 +78,9 @@ pub struct Endpoint {
     /// Polls since the board was polled.
     polls: u32,
     all_polled_at: Nanos,
+    reaped_at: Nanos,
+    /// The sender that is next to be asked for.
+    reap_next: usize,
     /// Channels of senders that were refused, until they have read so.
     refused: VecDeque<Export>,
     counts: EndpointCounts,
@@ -115,7 +119,6 @@ pub struct Message {
 
 /// What one sender writes to.
 struct Channel {
-    #[allow(dead_code, reason = "dropping it ends the channel")]
     export: Export,
     region: Region,
     frames: Arc<Frames>,
@@ -127,6 +130,8 @@ struct Channel {
     empty: u32,
     /// Its sender has no more to send.
     leaving: bool,
+    /// Its sender has imported it.
+    imported: bool,
 }
 
 impl EndpointBuilder {
@@ -175,6 +180,8 @@ impl EndpointBuilder {
             turn: 0,
             polls: 0,
             all_polled_at,
+            reaped_at: all_polled_at,
+            reap_next: 0,
             refused: VecDeque::new(),
             counts: EndpointCounts::default(),
         })
@@ -272,6 +279,7 @@ impl Endpoint {
         self.accept()?;
         self.poll_board();
         self.poll_all_now_and_then();
+        self.reap();
         Ok(self.poll_senders())
     }
 
@@ -427,6 +435,29 @@ impl Endpoint {
         }
     }
 
+    /// Forgets senders whose process has died: the node has ended their imports. Those that have
+    /// not imported their channel by the second time have died before, or have given up.
+    fn reap(&mut self) {
+        let now = self.session.core().waiting.waiter.now();
+        if self.senders.is_empty() || now.since(self.reaped_at) < REAP_EVERY {
+            return;
+        }
+        self.reaped_at = now;
+        for _ in 0..self.senders.len().min(REAPED_AT_ONCE) {
+            self.reap_next = (self.reap_next + 1) % self.senders.len();
+            let at = self.reap_next;
+            let Some(channel) = self.senders[at].as_mut().filter(|channel| !channel.leaving) else { continue };
+            let gone = matches!(channel.export.importers(), Ok(0));
+            if gone && channel.imported {
+                channel.leaving = true;
+                // What it sent before is taken first.
+                self.poll_from_now(at);
+            } else {
+                channel.imported = true;
+            }
+        }
+    }
+
     /// Lets in those who have asked, and lets go those who leave.
     fn accept(&mut self) -> Result<(), AccessError> {
         while let Some(record) = self.calls.take()? {
@@ -467,7 +498,17 @@ impl Endpoint {
         }
         self.counts.accepted += 1;
         let frames = Arc::new(Frames::new(region.clone(), self.shape));
-        let channel = Channel { export, region, frames, from: record.from, number, taken: 0, empty: 0, leaving: false };
+        let channel = Channel {
+            export,
+            region,
+            frames,
+            from: record.from,
+            number,
+            taken: 0,
+            empty: 0,
+            leaving: false,
+            imported: false,
+        };
         if at == self.senders.len() {
             self.senders.push(None);
             if at % 8 == 0 {

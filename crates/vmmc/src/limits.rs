@@ -136,3 +136,7 @@ pub const ENDPOINT_CALLS_BYTES: u64 = 64 << 10;
 /// Senders that were refused and have not read so yet: each is an export. Older ones learn it when
 /// their time is over.
 pub const ENDPOINT_REFUSALS_MAX: usize = 16;
+/// Time between two rounds in which an endpoint asks its node which senders have died.
+pub const REAP_EVERY: Duration = Duration::from_secs(1);
+/// Senders that it asks for in a round: some 10 us each.
+pub const REAPED_AT_ONCE: usize = 16;

@@ -164,6 +164,31 @@ pub(crate) fn senders_come_and_go_and_leave_no_place_behind(nodes: &dyn Nodes) {
     assert_eq!((endpoint.counts().accepted, endpoint.counts().refused), (42, 0));
 }
 
+pub(crate) fn a_sender_that_dies_leaves_no_place_behind(nodes: &dyn Nodes) {
+    let Ends { owner, mut endpoint, mut senders, sessions } = ends(nodes);
+    for sender in &mut senders {
+        sender.send(b"last words", b"").unwrap();
+        sender.flush().unwrap();
+    }
+    // To its node a process that leaves has died.
+    sessions.iter().for_each(Session::leave);
+    drop(senders);
+    for _ in 0..2 {
+        assert_eq!(endpoint.wait().unwrap().control(), b"last words");
+    }
+    for _ in 0..200 {
+        if endpoint.senders() == 0 {
+            break;
+        }
+        let end = endpoint.wait_by(owner.deadline(SHORT)).unwrap_err();
+        assert!(matches!(end, WaitError::TimedOut { .. }), "{end}");
+    }
+    assert_eq!(endpoint.senders(), 0);
+    let session = nodes.attach(1);
+    connect(nodes, &mut endpoint, &session).send(b"the next", b"").unwrap();
+    assert_eq!(endpoint.wait().unwrap().control(), b"the next");
+}
+
 pub(crate) fn what_cannot_be_is_an_error_that_says_what_to_do(nodes: &dyn Nodes) {
     let Ends { owner, endpoint, mut senders, sessions } = ends(nodes);
     for sender in &mut senders {
