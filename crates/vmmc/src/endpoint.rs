@@ -18,6 +18,7 @@ mod connection;
 mod frame;
 mod layout;
 
+use crate::core::Core;
 use crate::error::{AccessError, ExportError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
@@ -221,11 +222,10 @@ impl Channel {
     /// Takes the next message, which is there. None: what is there is none.
     fn take(&mut self, shape: Shape) -> Option<Message> {
         let end = slot_end(self.taken);
-        let inside = "a slot is in the channel";
-        let head = self.region.word(end - 16).expect(inside).load(Ordering::Relaxed);
+        let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let head = Head::decode(head, shape)?;
         let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
-        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect(inside);
+        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
         let payload = match head.payload {
             Some((index, bytes)) => Some(Frames::take(&self.frames, index, bytes)?),
             None => None,
@@ -237,7 +237,8 @@ impl Channel {
 
     /// Whether its sender is to mark the board.
     fn set_quiet(&self, quiet: bool) {
-        // The sender stores a message, then loads this; here it is stored, then messages are loaded.
+        // The sender stores a message, then loads this word. Here the word is stored, then messages
+        // are loaded. So one of the two sees the other.
         self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -309,6 +310,10 @@ impl Endpoint {
             // Whatever was found: the next poll looks everywhere.
             self.polls = BOARD_POLL_EVERY;
         }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.session.core()
     }
 
     /// Whether there is something to do, as far as memory tells.
