@@ -129,7 +129,7 @@ impl Engine {
         let waited = now.since(attempt.started);
         if waited >= self.config.peer_timeout {
             let after_ms = waited.as_millis() as u64;
-            self.attempt_failed(now, index, ImportError::NodeUnreachable { after_ms });
+            self.attempt_failed(index, ImportError::NodeUnreachable { after_ms });
         } else if now >= attempt.next {
             self.send_hello(now, index);
         }
