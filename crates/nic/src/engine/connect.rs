@@ -69,7 +69,6 @@ impl Engine {
     /// [`poll_transmit`](Engine::poll_transmit) gives afterwards, then drop the engine.
     pub fn shutdown(&mut self, now: Time) {
         self.now = now;
-        self.finish_deferred();
         let mut buf = [0; 256];
         for index in 0..self.peers.len() as u16 {
             let Some(peer) = self.peer_mut(index) else { continue };
