@@ -1,7 +1,7 @@
 //! UDP sockets for the engine's datagrams: large buffers, segmentation offload, path size.
 //!
 //! Invariant: no call waits; what the kernel lacks (offload, large buffers) is found out once and
-//! done without. Source: DESIGN §3 "Between nodes".
+//! done without. Source: udp(7).
 //!
 //! Calls with a control message go to libc because rustix does not wrap `UDP_SEGMENT` and
 //! `UDP_GRO`. Single datagrams go through rustix, whose calls are not points where a thread

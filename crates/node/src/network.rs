@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a
 //! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. Source:
-//! DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
+//! `UDP_SEGMENT` and `UDP_GRO` of udp(7).
 
 mod port;
 

@@ -10,8 +10,7 @@
 //! [`wake_up`](Station::wake_up). Time is an argument.
 //!
 //! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill
-//! its own queues, end its own connection, and nothing else. Source: DESIGN §3; the driver of [NT
-//! §3.1].
+//! its own queues, end its own connection, and nothing else. Source: the driver of [NT §3.1].
 
 mod attach;
 mod calls;
