@@ -158,7 +158,7 @@ fn hears(job: &Job) {
         assert!(readable(PATIENCE), "nothing heard but {heard:?}");
         heard.extend(job.changes().expect("the supervisor is there"));
     }
-    assert!(job.session().take_notification().is_none(), "news are not for those who take notifications");
+    assert!(job.session().take_notification().is_none(), "changes are not for those who take notifications");
 }
 
 fn run(role: &str, args: &[&str]) -> Output {

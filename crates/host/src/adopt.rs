@@ -2,8 +2,8 @@
 //! their own, and private pages can be moved onto a memfd in place.
 //!
 //! Invariant: in place, the address and the content of every byte stay as they were, before, during
-//! and after. Source: DESIGN ("memory that the caller already has"); it costs one copy of the
-//! touched pages at the start and one at the end.
+//! and after. Source: [SHRIMP §2] exports memory of the program; here it costs one copy of
+//! the touched pages at the start and one at the end.
 
 use crate::region::{PAGE_BYTES, Region, RegionError, Span};
 

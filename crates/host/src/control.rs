@@ -489,7 +489,7 @@ pub enum NodeEvent {
     },
     /// Others need pinned memory: give back so many pages in time, chosen as the process likes;
     /// else the node chooses.
-    GiveBack {
+    Reclaim {
         /// Pages.
         pages: u64,
         /// In how many milliseconds.

@@ -1,8 +1,8 @@
 //! Copies into and out of memory that other processes use at the same time.
 //!
 //! Invariant: [`deposit`] makes the last byte of a transfer visible after all others
-//! (docs/memory-model.md), also when it used non-temporal stores. Source: the ordering promise of
-//! DESIGN, [NT §5.1] for large transfers that bypass the cache.
+//! (docs/memory-model.md), also when it used non-temporal stores. Source: [NT §5.1] for
+//! large transfers that bypass the cache.
 //!
 //! Bulk bytes are copied with `ptr::copy_nonoverlapping`, as every shared-memory system does:
 //! another process may store to them meanwhile, and then the copy contains some mixture of old and

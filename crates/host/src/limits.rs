@@ -257,9 +257,6 @@ pub const UDP_SEGMENTS_MAX: usize = 64;
 pub const SPLICED_PAGES_MAX: usize = 15;
 /// Failures in a row after which no more pages are handed over by reference.
 pub const SPLICE_FAILURES_MAX: u32 = 8;
-/// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that
-/// shows.
-pub const UDP_BATCH: usize = 16;
 /// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530
 /// mappings. Should more change, all pins are forgotten.
 pub const WATCH_EVENTS_MAX: usize = 65_536;

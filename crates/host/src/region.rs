@@ -2,8 +2,8 @@
 //!
 //! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made (or, of a
 //! part, before anybody is told of it), so a mapping of it never raises SIGBUS; its bytes are only
-//! reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1]
-//! exported buffers stay pinned (N16).
+//! reached through [`Region`], never as a slice. Source: [NT §3.1] exported buffers stay
+//! pinned.
 //!
 //! Invariant: a descriptor gives what it was opened for and no more. A memfd is a file that every
 //! holder of a descriptor can open once more through `/proc/self/fd`, so its mode counts: ours have

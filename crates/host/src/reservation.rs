@@ -720,4 +720,4 @@ fn refused(call: &'static str, errno: Errno) -> ReservationError {
 }
 
 #[cfg(all(test, not(miri)))]
-mod tests;
+pub(crate) mod tests;

@@ -1,19 +1,18 @@
-//! UDP sockets for the engine's datagrams: large buffers, segmentation offload, batched receives,
-//! path size.
+//! UDP sockets for the engine's datagrams: large buffers, segmentation offload, path size.
 //!
 //! Invariant: no call waits; what the kernel lacks (offload, large buffers) is found out once and
-//! done without. Source: DESIGN §3 "Between nodes".
+//! done without. Source: udp(7).
 //!
-//! Calls with a control message go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO`
-//! nor `recvmmsg`. Single datagrams go through rustix, whose calls are not points where a thread
+//! Calls with a control message go to libc because rustix does not wrap `UDP_SEGMENT` and
+//! `UDP_GRO`. Single datagrams go through rustix, whose calls are not points where a thread
 //! can be cancelled: marking those costs time with each.
 
-mod batch;
 mod name;
 mod payload;
+mod receive;
 
-pub use batch::ReceiveBatch;
 pub use payload::PayloadBuffer;
+pub use receive::ReceiveBuffer;
 
 use crate::Region;
 use crate::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
@@ -104,7 +103,7 @@ impl UdpPort {
         Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, peek: PeekState::Taken })
     }
 
-    /// Takes out of the kernel's queue what a [receive](ReceiveBatch::receive) has given and left
+    /// Takes out of the kernel's queue what a [receive](ReceiveBuffer::receive) has given and left
     /// there, as the next one would do. Until then the socket looks readable.
     #[inline]
     pub fn release(&mut self) {

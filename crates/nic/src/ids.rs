@@ -1,7 +1,7 @@
 //! Names of things: processes, regions, exports, imports, nodes.
 //!
 //! Invariant: whatever can be reused carries a generation, so that a stale id fails and never means
-//! its successor [NT §3.1, DESIGN "Export / import"].
+//! its successor [NT §3.1].
 
 use std::fmt;
 

@@ -146,46 +146,14 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
     }
 }
 
-/// As [`setup`], with an import of the receiver too, of memory that the sender exports; from here
-/// on datagrams are settled late.
+/// As [`setup`], with an import of the receiver too, of memory that the sender exports.
 fn setup_both_ways(sealed: bool) -> (Setup, RegionRef, ImportId) {
     let mut s = setup(2, sealed, 64);
     let back = s.world.region(0, s.sender, 1, 64);
     s.world.export(0, back, "back");
     let answers = s.world.import(1, s.receiver, 0, "back").import;
     s.world.run_to_quiescence();
-    s.world.late = true;
     (s, back, answers)
-}
-
-#[test]
-fn an_answer_goes_out_before_what_it_answers_is_settled() {
-    for sealed in [false, true] {
-        let (mut s, back, answers) = setup_both_ways(sealed);
-        let in_a_hurry =
-            |world: &World, node: usize| world.nodes[node].engine.poll_timeout().is_some_and(|at| at <= world.now);
-        for round in 1..=9 {
-            let (to, from) = if round % 2 == 1 { (1, 0) } else { (0, 1) };
-            let (process, import) = if to == 1 { (s.sender, s.import) } else { (s.receiver, answers) };
-            let target = if to == 1 { s.target } else { back };
-            s.world.post(from, process, plain_send(import, 0, &[round; 8])).expect("room");
-            let mut buf = [0; 1500];
-            let node = &mut s.world.nodes[from];
-            let sent = node.engine.poll_transmit(s.world.now, &mut buf, &mut node.memory).expect("it was posted");
-            // What the datagram before said is still open here, and is taken up now.
-            assert_eq!(in_a_hurry(&s.world, from), round > 1);
-            let node = &mut s.world.nodes[from];
-            assert_eq!((node.engine.finish_deferred(), node.engine.finish_deferred()), (round > 1, false));
-            assert!(!in_a_hurry(&s.world, from));
-            let acknowledged = s.world.nodes[from].engine.stats().sends;
-            assert_eq!(acknowledged, u64::from(round - 1) / 2, "all that this side sent before");
-            let at = s.world.nodes[from].addrs[0];
-            s.world.now = s.world.now + Duration::from_micros(3);
-            s.world.deliver(to, at, &mut buf[..sent.len]);
-            assert_eq!(&s.world.bytes(to, target)[..8], [round; 8]);
-        }
-        assert_eq!(s.world.nodes[0].engine.stats().retransmits, 0);
-    }
 }
 
 #[test]
@@ -202,8 +170,6 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
             let (at, len) = (node.addrs[0], sent.expect("nothing stands before it").len);
             world.deliver(1 - from, at, &mut buf[..len]);
             sizes[from].push(len);
-            world.nodes[from].engine.finish_deferred();
-            world.nodes[1 - from].engine.finish_deferred();
         };
         let every = u64::from(limits::ACK_ALONG_PACKETS);
         let rounds = 3 * every + 1;
@@ -247,7 +213,7 @@ fn nobody_can_change_a_bit_of_a_packet_under_way() {
 }
 
 #[test]
-fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
+fn an_answer_takes_along_an_acknowledgement_unless_another_one_follows_soon() {
     // Sizes of an answer that goes out so long after the question, at once or by way of the queues;
     // nothing is settled in between.
     let answer = |sealed: bool, at_once: bool, after: Duration| {
@@ -269,7 +235,6 @@ fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
         let (len, at) = (sent.expect("nothing stands before it").len, node.addrs[0]);
         s.world.now = now;
         s.world.deliver(0, at, &mut buf[..len]);
-        s.world.nodes[0].engine.finish_deferred();
         (len, s.world.nodes[0].engine.stats().sends)
     };
     let (soon, later) = (Duration::from_micros(2), limits::ACK_ALONG_AFTER);
@@ -292,7 +257,6 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
             let (node, mut buf) = (&mut s.world.nodes[0], [0; 1500]);
             let send = plain_send(s.import, 0, b"a word");
             let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut buf, |_, _| {});
-            node.engine.finish_deferred();
             buf[..sent.expect("nothing stands before it").len].to_vec()
         });
         let paths = |world: &World| {
@@ -320,32 +284,6 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         s.world.deliver(1, nowhere, &mut fourth[..sent.expect("nothing stands before it").len]);
         s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
-    }
-}
-
-#[test]
-fn a_request_is_answered_before_what_came_with_it_is_settled() {
-    for sealed in [false, true] {
-        let (mut s, back, answers) = setup_both_ways(sealed);
-        let (region, region_offset) = (back.region, 8);
-        let fetch = Command::Fetch { import: s.import, offset: 0, len: 8, region, region_offset, cookie: Cookie(1) };
-        let pass = |world: &mut World, from: usize, to: usize| {
-            let mut buf = [0; 1500];
-            let node = &mut world.nodes[from];
-            let sent = node.engine.poll_transmit(world.now, &mut buf, &mut node.memory).expect("it has to send");
-            let at = node.addrs[0];
-            world.deliver(to, at, &mut buf[..sent.len]);
-        };
-        s.world.post(1, s.receiver, plain_send(answers, 0, b"question")).expect("room");
-        pass(&mut s.world, 1, 0);
-        s.world.post(0, s.sender, fetch).expect("room");
-        pass(&mut s.world, 0, 1);
-        assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the request brought its acknowledgement");
-        pass(&mut s.world, 1, 0);
-        assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the answer went first");
-        assert!(s.world.nodes[1].engine.finish_deferred());
-        assert_eq!(s.world.nodes[1].engine.stats().sends, 1);
-        assert_eq!(s.world.completion(0, 1), Ok(8));
     }
 }
 

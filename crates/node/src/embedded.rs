@@ -8,8 +8,8 @@
 //!
 //! Invariant: a step that has done work wakes every thread that sleeps in `park`. A sleeper
 //! registers, then takes the lock under which steps run, and reads the count of such steps; a step
-//! counts itself, then checks for sleepers, under that lock. Source: DESIGN §3 ("the engine
-//! stepped inline by the waiting thread, 1.8 us").
+//! counts itself, then checks for sleepers, under that lock. Source: ARCHITECTURE.md, "Embedded
+//! nodes".
 //!
 //! Invariant: a child of the process that started the node never steps it. It has the keys and
 //! packet numbers of its parent, and a number is used once; and it may have been forked while

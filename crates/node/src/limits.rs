@@ -269,10 +269,6 @@ pub const PINNED_PART: u64 = 4;
 /// Most pages that a configuration may let be pinned: 4 PiB.
 pub const PINNED_PAGES_MAX: u64 = 1 << 40;
 
-/// Datagrams taken from a socket before rings have their turn.
-pub const RECEIVE_BATCH: usize = 16;
-/// Datagrams longer than this on average are received one by one.
-pub const BATCHED_BYTES_MAX: u64 = 4096;
 /// Memory of at least that size goes to a node of this machine by reference to its pages, with four
 /// system calls instead of one: in a C program that moves datagrams so, 16 KiB were a tenth slower
 /// than copied, 32 KiB a tenth faster, 60 KiB two fifths.
@@ -299,8 +295,6 @@ pub const OTHERS_BUSY_POLLS: u32 = 16;
 pub const OTHERS_POLL_EVERY: u32 = 16;
 /// Receives that brought something after which the others are polled all the same.
 pub const OTHERS_POLL_AFTER: u32 = 64;
-/// Receives of one datagram that come one after the other before several are asked for at once.
-pub const SINGLE_RECEIVES: u32 = 4;
 /// Steps with work between two sleeps after which sockets no longer report to the epoll set.
 pub const DISARM_STEPS: u32 = 64;
 /// Addresses whose path size and socket are remembered: four for each of the engine's peers.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a
 //! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. Source:
-//! DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
+//! `UDP_SEGMENT` and `UDP_GRO` of udp(7).
 
 mod port;
 
@@ -37,7 +37,7 @@ const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES
 /// The sockets of a node.
 pub(crate) struct Network<P: Port = UdpPort> {
     ports: Vec<P>,
-    batch: P::Batch,
+    received: P::Received,
     polls: SocketPolls,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: PayloadBuffer,
@@ -119,7 +119,7 @@ impl<P: Port> Network<P> {
     pub(crate) fn bind(listen: &[SocketAddr], epoll: Arc<OwnedFd>) -> Result<Network<P>, (SocketAddr, io::Error)> {
         let mut network = Network {
             ports: Vec::new(),
-            batch: P::Batch::default(),
+            received: P::Received::default(),
             polls: SocketPolls::new(),
             buffer: PayloadBuffer::new(2 * ROOM),
             pages: PagePipe::new(),
@@ -235,15 +235,13 @@ impl<P: Port> Network<P> {
     fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
-        let before = counters.bytes_in;
-        let asked = self.polls.batch();
         let Some(port) = (match index {
             None => self.connected.as_mut().map(|(_, port)| port),
             Some(index) => self.ports.get_mut(index),
         }) else {
             return false;
         };
-        let came = port.receive(&mut self.batch, asked, polls, |from, datagram| {
+        let came = port.receive(&mut self.received, polls, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
@@ -254,13 +252,12 @@ impl<P: Port> Network<P> {
         });
         // An error other than "nothing there" is one of this socket for this moment; the engine
         // sees it as silence.
-        let came = came.unwrap_or(0);
-        self.polls.received(asked, came, self.counters.bytes_in - before);
-        self.counters.receives += came as u64;
+        let came = came.unwrap_or(false);
+        self.counters.receives += u64::from(came);
         if let Some(from) = stranger {
             self.learn(from, index, station, now);
         }
-        came > 0
+        came
     }
 
     /// Sends what the engine has to send; says whether there was anything.

@@ -3,7 +3,7 @@
 //! ```text
 //!   step by step   Steps         control sockets: rarely while there is work, soon after it ends;
 //!                                sockets out of the epoll set while nobody sleeps
-//!   by receive     SocketPolls   one datagram or a batch; the sockets beside the connected one
+//!   by receive     SocketPolls   the sockets beside the connected one
 //! ```
 //!
 //! Invariant: no source is given up: whatever came before, each is polled again after a bounded
@@ -11,9 +11,8 @@
 //! `limits.rs`.
 
 use crate::limits::{
-    BATCHED_BYTES_MAX, CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST,
-    CONTROL_POLL_STEPS, DISARM_STEPS, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY, RECEIVE_BATCH,
-    SINGLE_RECEIVES,
+    CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST, CONTROL_POLL_STEPS,
+    DISARM_STEPS, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY,
 };
 use std::time::Duration;
 use vmmc_nic::Time;
@@ -144,11 +143,8 @@ impl Steps {
     }
 }
 
-/// How many datagrams to ask the kernel for, and which sockets.
+/// Which sockets to poll.
 pub(crate) struct SocketPolls {
-    batch: usize,
-    /// Receives in a row that brought all they asked for.
-    full: u32,
     /// Polls of the connected socket since the others brought something.
     others_empty_polls: u32,
     /// Polls of the connected socket that brought something.
@@ -157,24 +153,7 @@ pub(crate) struct SocketPolls {
 
 impl SocketPolls {
     pub(crate) fn new() -> SocketPolls {
-        SocketPolls { batch: 1, full: 0, others_empty_polls: 0, connected: 0 }
-    }
-
-    /// How many datagrams to ask for.
-    #[inline]
-    pub(crate) fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// A receive that asked for `asked` datagrams brought `came` of them, of `bytes` bytes.
-    #[inline]
-    pub(crate) fn received(&mut self, asked: usize, came: usize, bytes: u64) {
-        self.full = if came < asked { 0 } else { self.full.saturating_add(1) };
-        self.batch = match self.full {
-            // One at a time is quicker when they come one at a time.
-            0..SINGLE_RECEIVES => 1,
-            _ => next_batch(asked, came, bytes),
-        };
+        SocketPolls { others_empty_polls: 0, connected: 0 }
     }
 
     /// The connected socket brought something; says whether the others are polled too.
@@ -196,12 +175,6 @@ impl SocketPolls {
     pub(crate) fn others_brought(&mut self) {
         self.others_empty_polls = 0;
     }
-}
-
-/// How many datagrams to ask for next: one while few come or large ones, which are best put in
-/// their place before the next evicts them from the cache; more while a batch of short ones fills.
-fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
-    if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
 }
 
 #[cfg(test)]
@@ -323,37 +296,6 @@ mod tests {
             assert!(steps.leaves_epoll());
             steps.sleeps();
         }
-    }
-
-    #[test]
-    fn datagrams_that_come_one_by_one_are_taken_one_by_one() {
-        let mut polls = SocketPolls::new();
-        for _ in 0..100 {
-            // Each is followed by a poll that finds nothing.
-            polls.received(1, 1, 50);
-            polls.received(1, 0, 0);
-            assert_eq!(polls.batch(), 1);
-        }
-    }
-
-    #[test]
-    fn a_stream_of_short_datagrams_grows_the_batch_up_to_its_bound() {
-        let mut polls = SocketPolls::new();
-        let asked: Vec<usize> = (0..12)
-            .map(|_| {
-                let asked = polls.batch();
-                polls.received(asked, asked, asked as u64 * 50);
-                asked
-            })
-            .collect();
-        assert_eq!(asked[..SINGLE_RECEIVES as usize], [1; SINGLE_RECEIVES as usize]);
-        assert!(asked.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == 2 * pair[0]), "{asked:?}");
-        assert_eq!(*asked.last().unwrap(), RECEIVE_BATCH);
-        // A batch that does not fill ends it, and so do long datagrams.
-        polls.received(RECEIVE_BATCH, RECEIVE_BATCH - 1, 50);
-        assert_eq!(polls.batch(), 1);
-        (0..10).for_each(|_| polls.received(1, 1, BATCHED_BYTES_MAX + 1));
-        assert_eq!(polls.batch(), 1);
     }
 
     #[test]

@@ -113,9 +113,8 @@ impl Runner {
         // What the process has posted goes out before anything is asked of the kernel: that is the
         // way of a waiting caller's message.
         let mut worked = self.steps.begin();
-        worked |= self.station.serve(now);
+        worked |= self.station.step(now);
         worked |= self.network.transmit(&mut self.station, now);
-        worked |= self.finish_deferred(now);
         // Control comes while the answer to what was sent is under way, not between its arrival and
         // whoever waits for it.
         if self.steps.control_is_due(worked, now) {
@@ -221,14 +220,6 @@ impl Runner {
             self.steps.sent_inline();
         }
         sent
-    }
-
-    /// Takes up what datagrams have left; says whether it led to anything.
-    #[inline]
-    fn finish_deferred(&mut self, now: Time) -> bool {
-        let worked = self.station.finish_deferred(now);
-        // The window may have opened.
-        worked | (self.station.has_pending_work() && self.network.transmit(&mut self.station, now))
     }
 
     /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of

@@ -117,7 +117,7 @@ fn of_event(event: &NodeEvent, fds: Vec<OwnedFd>) -> Vec<Handed> {
         NodeEvent::Pair { .. } => name("`Pair`", ["notification ring"], fds),
         NodeEvent::PairGone { .. }
         | NodeEvent::ImportBroken { .. }
-        | NodeEvent::GiveBack { .. }
+        | NodeEvent::Reclaim { .. }
         | NodeEvent::Stopping => name("an event", [], fds),
     }
 }

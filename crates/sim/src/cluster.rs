@@ -246,8 +246,7 @@ impl Cluster {
             let more = self.call_raw(node, |engine, now, port| engine.poll_work(now, port)).unwrap_or(false);
             let events = self.take_events(node);
             let sent = self.take_datagrams(node);
-            let left = self.call_raw(node, |engine, _, _| engine.finish_deferred()).unwrap_or(false);
-            if !more && !events && !sent && !left {
+            if !more && !events && !sent {
                 break;
             }
             pieces += 1;
@@ -311,7 +310,7 @@ impl Cluster {
             self.judge.trace.digest(&[self.model.now_ns, node as u64]);
             self.judge.trace.digest_bytes(&packet.bytes);
             let Packet { from, ref mut bytes, .. } = packet;
-            self.call(node, |engine, now, port| engine.deposit_datagram(now, from, bytes, port));
+            self.call(node, |engine, now, port| engine.handle_datagram(now, from, bytes, port));
         }
         self.network.recycle(packet.bytes);
     }

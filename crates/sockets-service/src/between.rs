@@ -5,7 +5,7 @@
 //!   an offer without a counterpart here ── ask ──▶ is the mirror image offered here?  (the node with the smaller name answers, the other asks back)
 //!   the offer still stands: a slot      ◀─ accept ─ a slot, kept for it
 //!   "matched" to the process            ─ confirm ▶ the offer still stands: "matched" to the process
-//!   replica                             ══ news ══▶ replica                            (and the other way round)
+//!   replica                             ══ update ▶ replica                            (and the other way round)
 //! ```
 //!
 //! Invariant: two ends are taken for one connection only if their addresses mirror each other, and
@@ -156,7 +156,7 @@ enum Kind {
     /// Numbers: the receiver's, the sender's.
     Confirm = 3,
     /// What follows begins with the receiver's number: a message of a replica.
-    News = 4,
+    Update = 4,
     /// Is all here that the end sent?
     Question = 5,
     /// Yes.
@@ -172,7 +172,7 @@ enum Kind {
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
         use Kind::*;
-        let all = [Ask, Accept, Confirm, News, Question, Complete, Hint, Released, Broken];
+        let all = [Ask, Accept, Confirm, Update, Question, Complete, Hint, Released, Broken];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -337,7 +337,7 @@ impl Sockets {
 
     fn handle_link_message(&mut self, node: &mut dyn Node, id: u64, kind: Kind, rest: &[u8]) {
         match kind {
-            Kind::News => {
+            Kind::Update => {
                 let link = self.between.links.get_mut(&id).expect("the caller found it");
                 let (place, applied) = (link.place, link.replica.apply_update(rest));
                 match applied {
@@ -521,7 +521,7 @@ impl Sockets {
             let room = node.message_room(link.peer).saturating_sub(HEAD_BYTES);
             let message = &mut self.between.scratch;
             message.clear();
-            message.push(Kind::News as u8);
+            message.push(Kind::Update as u8);
             message.extend_from_slice(&link.theirs.to_le_bytes());
             match link.replica.encode_update(room, message) {
                 Ok(Encoded::Nothing) => break,

@@ -241,7 +241,7 @@ impl Upgraded {
         into.tail.load(Ordering::Acquire) != into.head.load(Ordering::Relaxed)
             || into.sender_flags.load(Ordering::Relaxed) != 0
             || into.phase() != Phase::Steady
-            || into.receiver_flags.load(Ordering::Relaxed) & (Flags::SHUT | Flags::GIVE_BACK) != 0
+            || into.receiver_flags.load(Ordering::Relaxed) & (Flags::SHUT | Flags::FLUSH_TO_KERNEL) != 0
             || self.kernel_end.load(Ordering::Relaxed) != 0
             || self.hinted()
             || self.is_broken()

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. The child of
 //! a fork touches no bell of its parent's, whose memory both have: the parent sleeps by it, or has
-//! given it to another loop. Source: DESIGN, "do not scan all connections".
+//! given it to another loop. Source: the ready list of epoll(7).
 
 use crate::connection::Connection;
 use crate::context::Context;

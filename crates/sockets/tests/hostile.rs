@@ -44,7 +44,7 @@ impl Liar {
         let _ = self.0.send(&encode(&request), fds, soon());
     }
 
-    /// The next news; none: refused, or let go.
+    /// The next event; none: refused, or let go.
     fn receive(&self) -> Option<SocketEvent> {
         match self.0.receive(soon()) {
             Ok((bytes, _)) => match decode::<Reply>(&bytes).unwrap().result {

@@ -145,7 +145,7 @@ impl Replica {
             let taken = into.head.load(Ordering::Acquire);
             wakes.answer = self.received.wrapping_sub(taken) <= self.ring_bytes() / 2 && taken != self.sent.head;
         }
-        if side.receiver_flags & !before.receiver_flags & Flags::GIVE_BACK != 0 {
+        if side.receiver_flags & !before.receiver_flags & Flags::FLUSH_TO_KERNEL != 0 {
             // `set_side` has passed the fence: the updates from here on show what the
             // sending end did before it saw the request, or what it did after it saw it.
             words.ends[self.end].back.fetch_or(EndWords::ACKED, Ordering::SeqCst);

@@ -131,7 +131,7 @@ impl Flags {
     pub const WANTS_KERNEL: u32 = 2;
     /// Receiver: reads the kernel only, from here on and for good; the sender is to put what is
     /// unread in the ring into the kernel.
-    pub const GIVE_BACK: u32 = 8;
+    pub const FLUSH_TO_KERNEL: u32 = 8;
     /// Receiver: has ended the direction in which it sends, in whatever medium that is. So its
     /// kernel's end there is no death.
     pub const ENDED: u32 = 16;
@@ -379,7 +379,7 @@ impl DirectionWords {
     /// read after this said so is the last one.
     #[inline]
     pub fn goes_back(&self) -> bool {
-        self.receiver_flags.load(Ordering::Acquire) & Flags::GIVE_BACK != 0
+        self.receiver_flags.load(Ordering::Acquire) & Flags::FLUSH_TO_KERNEL != 0
     }
 
     /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the
@@ -504,8 +504,8 @@ vmmc_host::words! {
         pub ready: AtomicU32,
         /// Private to the holders: number of the last request for the ring.
         pub ring_requests: AtomicU32,
-        /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::ACKED`],
-        /// written by the node, and [`EndWords::GIVEN_BACK`]; and of this end's own:
+        /// Between nodes: what became of the other end's [`Flags::FLUSH_TO_KERNEL`]: [`EndWords::ACKED`],
+        /// written by the node, and [`EndWords::FLUSHED`]; and of this end's own:
         /// [`EndWords::GAVE_UP`].
         pub back: AtomicU32,
         /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
@@ -526,7 +526,7 @@ impl EndWords {
     /// it asks for.
     pub const ACKED: u32 = 1;
     /// Everything is in the kernel.
-    pub const GIVEN_BACK: u32 = 2;
+    pub const FLUSHED: u32 = 2;
     /// This end itself asked, and has ended the connection because it could not be told what became
     /// of that.
     pub const GAVE_UP: u32 = 4;

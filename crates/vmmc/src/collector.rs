@@ -129,7 +129,7 @@ impl Collector {
             NodeEvent::ImportBroken { import, status, args } => {
                 core.imports.deliver(import, Broken::Ended(op_error(status, args)));
             }
-            NodeEvent::GiveBack { pages, .. } => core.pins.give_back(core, pages),
+            NodeEvent::Reclaim { pages, .. } => core.pins.reclaim(core, pages),
             NodeEvent::Stopping => core.node_gone(),
         }
     }

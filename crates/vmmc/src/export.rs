@@ -2,7 +2,7 @@
 //!
 //! Invariant: when [`Export::unexport`] has returned successfully, no importer's byte arrives in
 //! this memory any more. Source: [NT §3.1]; revocation by moving pages is our departure, since a
-//! mapping held by another process cannot be taken back (DESIGN §3).
+//! mapping held by another process cannot be taken back.
 
 use crate::core::Core;
 use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};

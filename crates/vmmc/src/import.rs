@@ -336,6 +336,7 @@ impl Import {
         self.shared.check_send(offset, source.len_bytes(), options.counter)
     }
 
+    #[inline]
     fn copy_mapped<'a>(
         &self,
         mapped: &Mapped,

@@ -1,4 +1,4 @@
-//! Imports of the session as the node's news find them.
+//! Imports of the session, by the number in an event of the node.
 //!
 //! Invariant: an error of a posted send is told once, by the next call on its import; the end of an
 //! import is told by every call.

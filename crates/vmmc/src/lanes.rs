@@ -1,8 +1,8 @@
 //! Which lane the calling thread announces its mapped transfers in.
 //!
 //! Invariant: a lane below [`SHARED_LANE`] belongs to at most one living thread of the process, in
-//! all its sessions; the shared lane is used under a lock. Source: DESIGN, "revocation is real"
-//! (hazard pointers).
+//! all its sessions; the shared lane is used under a lock. Source: hazard pointers (Michael,
+//! 2004).
 
 use crate::limits::SHARED_LANE;
 use std::cell::Cell;

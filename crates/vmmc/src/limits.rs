@@ -106,8 +106,8 @@ pub const POSTED_CALLS_KEPT_MAX: usize = 4096;
 /// Lane that threads share when all others are taken.
 pub const SHARED_LANE: u32 = LANES as u32 - 1;
 
-/// Longest sleep of a thread that waits on a node in this process. Its news wakes the thread; this
-/// bounds what a kind of node that forgets to would cost.
+/// Longest sleep of a thread that waits on a node in this process. What it brings wakes the thread;
+/// this bounds what a kind of node that forgets to would cost.
 pub const STEPPED_SLICE: Duration = Duration::from_millis(100);
 /// How long a dropped import may wait for its posted sends to arrive.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 //! hundred ([`Stores`]).
 //!
 //! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a
-//! revocation that has seen gate closed and lane empty is final. Source: DESIGN §3 "same node",
-//! [SHRIMP §2] for the mapping that does the work.
+//! revocation that has seen gate closed and lane empty is final. Source: [SHRIMP §2] for
+//! the mapping that does the work; ARCHITECTURE.md, "Revocation".
 
 use crate::lanes;
 use crate::limits::SHARED_LANE;

@@ -239,8 +239,8 @@ impl Pins {
         for _ in 0..PIN_TRIES {
             let mut stage = self.lock();
             let state = self.state(core, &mut stage)?;
-            // Whether mappings change is asked before the news are looked at: a change that has
-            // ended by then is among them.
+            // Whether mappings change is asked before changes are taken: one that has ended by
+            // then is among them.
             let asks = !state.trusting && matches!(body, Body::Send(_));
             if asks && state.listener.space().is_changing() || state.listener.has_changes() {
                 state.apply_changes();
@@ -329,7 +329,7 @@ impl Pins {
     }
 
     /// Others need memory: gives pages back, those that the policy chooses.
-    pub(crate) fn give_back(&self, core: &Core, pages: u64) {
+    pub(crate) fn reclaim(&self, core: &Core, pages: u64) {
         let Stage::Used(state) = &mut *self.lock() else { return };
         let mut given = Vec::new();
         state.pinning.evict(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);

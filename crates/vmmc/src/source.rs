@@ -307,6 +307,12 @@ impl Sealed<'static> for BufferRange<'_> {
         each(Piece::Shared(self.buffer.region(), from, self.len()));
     }
 
+    #[inline]
+    fn send_mapped(&self, mapped: &Mapped, offset: u64) -> Result<(), Fault> {
+        let from = self.buffer.region_offset(self.range.start);
+        mapped.send_region(offset, self.buffer.region(), from, self.len())
+    }
+
     fn send_engine(&self, shared: &Shared, offset: u64, options: SendOptions) -> Result<(), TransferError> {
         let mut ticket = shared.send_registered(self, offset, options)?;
         shared.finish(&mut ticket, &shared.limit(options)).map(drop)
@@ -479,6 +485,12 @@ macro_rules! whole {
             fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
                 let $source = self;
                 $part.pieces(each)
+            }
+
+            #[inline]
+            fn send_mapped(&self, mapped: &Mapped, offset: u64) -> Result<(), Fault> {
+                let $source = self;
+                $part.send_mapped(mapped, offset)
             }
 
             fn send_engine(&self, shared: &Shared, offset: u64, options: SendOptions) -> Result<(), TransferError> {

@@ -169,7 +169,7 @@ impl Waiting {
         result
     }
 
-    /// Blocks until there may be news or the deadline passes. `look` collects what has come and
+    /// Blocks until something may have come or the deadline passes. `look` collects what has come and
     /// says whether the caller has what it wants; `flags` tell wakers that this process sleeps.
     pub(crate) fn block(
         &self,

@@ -20,7 +20,7 @@ fn resident_bytes(place: &Reservation, offset: u64, len: u64) -> u64 {
 }
 
 /// Mappings of the kernel's that lie in the reservation.
-fn mappings(place: &Reservation) -> usize {
+pub(crate) fn mappings(place: &Reservation) -> usize {
     let span = place.address()..place.address() + place.len_bytes() as usize;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let starts = maps.lines().filter_map(|line| usize::from_str_radix(line.split_once('-')?.0, 16).ok());

@@ -1,7 +1,7 @@
 //! Ports and receives on loopback.
 
 use super::*;
-use crate::limits::{SPLICE_FAILURES_MAX, SPLICED_PAGES_MAX, UDP_BATCH};
+use crate::limits::{SPLICE_FAILURES_MAX, SPLICED_PAGES_MAX};
 use crate::region::PAGE_BYTES;
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ fn loopback() -> UdpPort {
 }
 
 fn receive_all(port: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
-    let (mut batch, mut all) = (ReceiveBatch::new(), Vec::new());
+    let (mut buffer, mut all) = (ReceiveBuffer::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
     while all.len() < count && Instant::now() < end {
-        batch.receive(port, UDP_BATCH, 1, |_, bytes| all.push(bytes.to_vec())).unwrap();
+        buffer.receive(port, 1, |_, bytes| all.push(bytes.to_vec())).unwrap();
     }
     all
 }
@@ -27,60 +27,60 @@ fn datagrams_keep_their_borders_and_their_sender() {
     b.send(a.local_addr(), b"back", 4).unwrap();
     let mut from = None;
     while from.is_none() {
-        ReceiveBatch::new().receive(&mut a, 1, 1, |sender, _| from = Some(sender)).unwrap();
+        ReceiveBuffer::new().receive(&mut a, 1, |sender, _| from = Some(sender)).unwrap();
     }
     assert_eq!(from, Some(b.local_addr()));
 }
 
 #[test]
 fn a_receive_polls_as_often_as_asked_and_finds_what_comes_meanwhile() {
-    let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+    let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
     let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
     let (stranger, to) = (loopback(), b.local_addr());
-    for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+    for (hot, sender) in [(false, &stranger), (true, &a)] {
         let port = if hot { &mut connected } else { &mut b };
-        assert_eq!(batch.receive(port, max, 1_000, |_, _| panic!("nothing was sent")).unwrap(), 0);
+        assert!(!buffer.receive(port, 1_000, |_, _| panic!("nothing was sent")).unwrap());
         let mut came = Vec::new();
-        let count = std::thread::scope(|scope| {
+        let found = std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(5));
                 sender.send(to, b"late", 4).unwrap();
             });
             // So many polls take seconds: one call finds it.
-            batch.receive(port, max, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+            buffer.receive(port, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
         });
-        assert_eq!((count, &came[..]), (1, &b"late"[..]));
+        assert_eq!((found, &came[..]), (true, &b"late"[..]));
     }
 }
 
 #[test]
 fn a_datagram_that_was_awaited_leaves_the_queue_later_and_comes_once() {
-    let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+    let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
     let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
     let (stranger, to) = (loopback(), b.local_addr());
     let queued = |port: &UdpPort| rustix::io::ioctl_fionread(port).unwrap();
-    for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+    for (hot, sender) in [(false, &stranger), (true, &a)] {
         let port = if hot { &mut connected } else { &mut b };
-        let mut receive = |port: &mut UdpPort, max| {
+        let mut receive = |port: &mut UdpPort| {
             let mut came = Vec::new();
-            batch.receive(port, max, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
+            buffer.receive(port, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
             came
         };
-        assert!(receive(port, 1).is_empty(), "nothing was sent");
+        assert!(receive(port).is_empty(), "nothing was sent");
         sender.send(to, b"awaited", 7).unwrap();
         sender.send(to, b"next", 4).unwrap();
-        assert_eq!(receive(port, 1), [b"awaited"]);
+        assert_eq!(receive(port), [b"awaited"]);
         assert_eq!(queued(port), 7, "still at the head of the queue");
-        assert_eq!(receive(port, max), [b"next"], "at most {max} at once");
+        assert_eq!(receive(port), [b"next"]);
         assert_eq!(queued(port), 0, "one that comes right behind another is taken with one call");
-        assert!(receive(port, max).is_empty());
+        assert!(receive(port).is_empty());
         sender.send(to, b"", 1).unwrap();
         sender.send(to, b"more", 4).unwrap();
-        assert_eq!(receive(port, 1), [b""]);
+        assert_eq!(receive(port), [b""]);
         port.release();
         port.release();
         assert_eq!(queued(port), 4, "a release takes what was given, and nothing else");
-        assert_eq!(receive(port, 1), [b"more"]);
+        assert_eq!(receive(port), [b"more"]);
     }
 }
 
@@ -203,9 +203,9 @@ fn a_connected_socket_takes_over_what_its_peer_sends() {
 fn a_peer_that_is_not_there_is_no_error_of_a_receive() {
     let mut a = loopback();
     let gone = loopback().local_addr();
-    let mut batch = ReceiveBatch::new();
+    let mut buffer = ReceiveBuffer::new();
     for _ in 0..20 {
         let _ = a.send(gone, b"x", 1);
-        assert_eq!(batch.receive(&mut a, 4, 1, |_, _| {}).unwrap(), 0);
+        assert!(!buffer.receive(&mut a, 1, |_, _| {}).unwrap());
     }
 }

@@ -69,7 +69,6 @@ impl Engine {
     /// [`poll_transmit`](Engine::poll_transmit) gives afterwards, then drop the engine.
     pub fn shutdown(&mut self, now: Time) {
         self.now = now;
-        self.finish_deferred();
         let mut buf = [0; 256];
         for index in 0..self.peers.len() as u16 {
             let Some(peer) = self.peer_mut(index) else { continue };
@@ -201,20 +200,20 @@ impl Engine {
         }
     }
 
-    pub(super) fn attempt_rejected(&mut self, now: Time, index: u16, reason: RejectReason) {
+    pub(super) fn attempt_rejected(&mut self, index: u16, reason: RejectReason) {
         self.tables.stats.rejects += 1;
-        self.attempt_failed(now, index, ImportError::Rejected(reason));
+        self.attempt_failed(index, ImportError::Rejected(reason));
     }
 
     /// Nobody answered, or not as hoped: who waits is told.
-    pub(super) fn attempt_failed(&mut self, now: Time, index: u16, why: ImportError) {
+    pub(super) fn attempt_failed(&mut self, index: u16, why: ImportError) {
         let why = self.with_hint(index, why);
         self.drop_attempt(index);
         if self.peer(index).is_some_and(|peer| peer.session.is_none()) {
             self.fail_waits_at(index, why);
             self.retire_peer(index);
         }
-        self.fail_hopeless_name_waits(now, why);
+        self.fail_hopeless_name_waits(why);
     }
 
     /// Says with the error what somebody at the peer's address has said about it.
@@ -313,7 +312,7 @@ impl Engine {
 
     /// Fails the waits for a node by its name, unless a handshake that may tell the name is under
     /// way.
-    pub(super) fn fail_hopeless_name_waits(&mut self, _now: Time, why: ImportError) {
+    pub(super) fn fail_hopeless_name_waits(&mut self, why: ImportError) {
         let trying = self.peers.iter().flatten().any(|peer| peer.attempt.is_some() && peer.session.is_none());
         if trying || self.name_waits.is_empty() {
             return;

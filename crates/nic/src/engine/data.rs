@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::deferred::DeferredPacket;
 use super::handshake::Use;
 use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
@@ -20,15 +19,6 @@ impl Engine {
     /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst
     /// it can do is to be counted and dropped.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
-        self.deposit_datagram(now, from, datagram, dma);
-        self.finish_deferred();
-    }
-
-    /// As [`handle_datagram`](Self::handle_datagram), but may leave the acknowledgement in it for
-    /// [`finish_deferred`](Self::finish_deferred): whoever waits for the data sees it sooner by
-    /// that, and if he answers at once, so does his peer.
-    pub fn deposit_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
-        self.finish_deferred();
         self.now = now;
         self.tables.stats.packets_in += 1;
         self.tables.stats.bytes_in += datagram.len() as u64;
@@ -102,34 +92,17 @@ impl Engine {
         session.stats.bytes_in += body.len() as u64;
         session.received_from(from, number);
         let elsewhere = peer.paths[peer.current].addr != from;
-        if let Some(ack) = session.receive_single_chunk(body, &mut self.tables, dma) {
-            let packet = DeferredPacket::single_chunk(session.via, now, ack, (number, body.len()));
-            self.deferred.packet(packet);
-            if elsewhere {
-                self.learn_path(now, index, from);
-            }
-            return;
-        }
-        let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
-        // What waits for room in the window goes out in this turn; an answer to a packet that
-        // nothing stands before has room.
-        let has_room = outcome.found_clear || !session.has_to_send();
-        let later = outcome.is_nothing() && has_room && !session.tx.is_overdrawn();
-        let deferred = if later { DeferredPacket::new(session.via, now, ack) } else { None };
-        if let (None, Some(ack)) = (&deferred, ack) {
-            outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
+        let (mut outcome, ack) = match session.receive_single_chunk(now, number, body, &mut self.tables, dma) {
+            Some(ack) => (Outcome::default(), ack),
+            None => session.receive(now, from, number, body, name, &mut self.tables, dma),
+        };
+        if let Some(ack) = ack {
+            outcome.nonsense |= session.acknowledged(now, &ack, &mut self.tables).is_err();
         }
         let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if elsewhere {
             self.learn_path(now, index, from);
-        }
-        if let Some(packet) = deferred {
-            self.deferred.packet(packet);
-            if has_to_send {
-                self.wake(index);
-            }
-            return self.arm_later(index);
         }
         self.conclude(now, index, &outcome, hostile);
         self.trim_deadlines();
@@ -250,7 +223,6 @@ impl Engine {
         if buf.len() < PACKET_BYTES_MIN {
             return None;
         }
-        self.count_deferred();
         if !self.work.is_empty() {
             self.poll_work(now, dma);
         }
@@ -300,7 +272,7 @@ impl Engine {
                     peer.in_ready = true;
                     self.ready.push_back(index);
                 }
-                self.arm_later(index);
+                self.arm(index);
                 return Some((transmit, lent));
             }
         }

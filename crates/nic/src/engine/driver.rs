@@ -387,7 +387,7 @@ impl Engine {
                         self.connect(now, index);
                     }
                 }
-                self.fail_hopeless_name_waits(now, ImportError::UnknownNode);
+                self.fail_hopeless_name_waits(ImportError::UnknownNode);
             }
         }
     }

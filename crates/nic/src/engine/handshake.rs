@@ -434,7 +434,7 @@ impl Engine {
         };
         match Welcome::read(&mut Reader::new(&payload)) {
             None => self.tables.stats.malformed += 1,
-            Some(Welcome::Refuse(reason)) => self.attempt_rejected(now, index, reason),
+            Some(Welcome::Refuse(reason)) => self.attempt_rejected(index, reason),
             Some(Welcome::Accept { session, current, cipher, introduction }) => {
                 let offered = match cipher {
                     Some(cipher) => self.offer().has(cipher),
@@ -443,7 +443,7 @@ impl Engine {
                 if offered {
                     self.accepted(now, from, index, session, current, cipher, introduction);
                 } else {
-                    self.attempt_rejected(now, index, RejectReason::NoCommonCipher);
+                    self.attempt_rejected(index, RejectReason::NoCommonCipher);
                 }
             }
         }
@@ -482,7 +482,7 @@ impl Engine {
         introduction: Introduction,
     ) {
         if introduction.name == self.config.name {
-            return self.attempt_rejected(now, index, RejectReason::DuplicateName);
+            return self.attempt_rejected(index, RejectReason::DuplicateName);
         }
         let peer = self.peers[usize::from(index)].as_mut().expect("the caller found it");
         let attempt = peer.attempt.take().expect("the caller found it");

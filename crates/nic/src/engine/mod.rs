@@ -5,7 +5,6 @@
 mod activation;
 mod connect;
 mod data;
-mod deferred;
 mod driver;
 mod handshake;
 mod message;
@@ -34,7 +33,6 @@ use crate::stats::Stats;
 use crate::tables::{SessionId, Tables, Wait};
 use crate::time::Time;
 
-use deferred::Deferred;
 use handshake::{Limiter, Slot};
 pub use message::PeerRef;
 
@@ -45,9 +43,6 @@ pub use message::PeerRef;
 /// [`poll_transmit`](Engine::poll_transmit) until `None`, [`poll_work`](Engine::poll_work) while it
 /// says true, and at last [`poll_timeout`](Engine::poll_timeout): step the engine again then, or
 /// when something happens. Times handed in never go back.
-///
-/// A driver in a hurry hands datagrams to [`deposit_datagram`](Engine::deposit_datagram) instead,
-/// and calls [`finish_deferred`](Engine::finish_deferred) when the answer is out.
 pub struct Engine {
     config: Config,
     rng: Rng,
@@ -84,7 +79,6 @@ pub struct Engine {
     free_processes: VecDeque<u32>,
     /// Processes with local operations to be continued.
     work: VecDeque<ProcessId>,
-    deferred: Deferred,
     now: Time,
 }
 
@@ -170,7 +164,6 @@ impl Engine {
             process_generations: Vec::new(),
             free_processes: VecDeque::new(),
             work: VecDeque::new(),
-            deferred: Deferred::default(),
             now,
         }
     }
@@ -221,17 +214,10 @@ impl Engine {
     /// out that nothing was due; `None`: only something from outside can change anything.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.work.is_empty() || self.deferred.has_packet() {
-            return Some(self.now);
-        }
-        match (self.next_timer(), self.deferred_due()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        if self.work.is_empty() { self.next_timer() } else { Some(self.now) }
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) has more to do than to
-    /// [`finish_deferred`](Self::finish_deferred).
+    /// Whether [`handle_timeout`](Self::handle_timeout) has something to do.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         !self.work.is_empty() || self.next_timer().is_some_and(|at| at <= now)

@@ -86,7 +86,7 @@ impl Engine {
         let counts =
             (tables.exports.len(), tables.grants.len(), tables.waits.len(), tables.waiters.names(), tables.names.len());
         let _ = write!(out, "\ntables {counts:?} events {} messages {}", tables.events.len(), tables.messages.len());
-        let _ = write!(out, " hellos {} deferred {}", self.hello_limit.left(), self.deferred.has_packet());
+        let _ = write!(out, " hellos {}", self.hello_limit.left());
         let _ = write!(out, " {:?} {:?}", self.imports().collect::<Vec<_>>(), self.processes().collect::<Vec<_>>());
         out
     }

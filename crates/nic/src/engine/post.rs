@@ -78,7 +78,6 @@ impl Engine {
                 return None;
             }
         };
-        self.count_deferred();
         let entry = self.tables.process(process)?;
         let import = command.import();
         let record = entry.imports.get(import.into()).filter(|record| check(record, &command).is_ok())?;
@@ -115,7 +114,7 @@ impl Engine {
         self.now = now;
         self.tables.stats.packets_out += 1;
         self.tables.stats.bytes_out += len as u64;
-        self.arm_later(via.peer);
+        self.arm(via.peer);
         Some(Transmit { to, len, to_stranger: false })
     }
 

@@ -23,7 +23,6 @@ impl Engine {
     /// more often does no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
-        self.finish_deferred();
         while let Some(&Reverse((at, index))) = self.timers.peek() {
             if at > now {
                 break;
@@ -58,11 +57,6 @@ impl Engine {
             peer.armed = at;
             self.timers.push(Reverse((at, index)));
         }
-    }
-
-    /// The next deadline of the peer that is yet to be armed.
-    pub(super) fn deferred_due(&self) -> Option<Time> {
-        next_due(self.peer(self.deferred.peer()?)?, self.config.peer_timeout, self.config.keepalive)
     }
 
     pub(super) fn arm_pending(&mut self, now: Time) {
@@ -129,7 +123,7 @@ impl Engine {
         let waited = now.since(attempt.started);
         if waited >= self.config.peer_timeout {
             let after_ms = waited.as_millis() as u64;
-            self.attempt_failed(now, index, ImportError::NodeUnreachable { after_ms });
+            self.attempt_failed(index, ImportError::NodeUnreachable { after_ms });
         } else if now >= attempt.next {
             self.send_hello(now, index);
         }

@@ -12,14 +12,8 @@ use crate::wire::frame::Ack;
 pub(crate) struct Nonsense;
 
 impl Session {
-    /// Takes an acknowledgement that came at `came`, which may be a while ago.
-    pub(crate) fn acknowledged(
-        &mut self,
-        now: Time,
-        came: Time,
-        ack: &Ack<'_>,
-        tables: &mut Tables,
-    ) -> Result<(), Nonsense> {
+    /// Takes an acknowledgement.
+    pub(crate) fn acknowledged(&mut self, now: Time, ack: &Ack<'_>, tables: &mut Tables) -> Result<(), Nonsense> {
         // Failures first: a send must not complete before its error has come.
         if ack.barrier > self.rx.next {
             return Ok(());
@@ -27,14 +21,14 @@ impl Session {
         if ack.largest >= self.tx.next_packet || ack.cumulative > self.tx.next_number() {
             return Err(Nonsense);
         }
-        self.measure(came, ack);
+        self.measure(now, ack);
         let mut bytes = self.pop_acknowledged(ack.cumulative, tables)?;
         for (start, end) in ack.ranges() {
             bytes += self.mark_held(start, end)?;
         }
         if bytes > 0 {
             self.tx.backoff = 0;
-            self.progressed(now, came);
+            self.progressed(now);
             let limited = self.tx.limited;
             self.congestion.acknowledged(bytes, limited);
         }
@@ -42,9 +36,9 @@ impl Session {
         Ok(())
     }
 
-    /// Both directions work. What is under way by now may have gone out after that was known.
-    fn progressed(&mut self, now: Time, came: Time) {
-        self.last_proof = came;
+    /// Both directions work.
+    fn progressed(&mut self, now: Time) {
+        self.last_proof = now;
         self.ping_wait = None;
         self.chunk_wait = if self.tx.chunks.is_empty() { None } else { Some(now) };
     }

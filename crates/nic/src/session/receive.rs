@@ -26,15 +26,6 @@ pub(crate) struct Outcome {
     pub(crate) closed: bool,
     /// A ping of this side was answered.
     pub(crate) pong: Option<u64>,
-    /// Before it nothing waited for room that its acknowledgement might make.
-    pub(crate) found_clear: bool,
-}
-
-impl Outcome {
-    /// Whether the packet meant nothing for the session as a whole.
-    pub(crate) fn is_nothing(&self) -> bool {
-        !self.nonsense && !self.closed && self.pong.is_none()
-    }
 }
 
 impl Session {
@@ -49,11 +40,13 @@ impl Session {
     }
 
     /// Takes the opened body of a packet that has not been seen before, if it is one send that is
-    /// next in order. The acknowledgement in it is the caller's, as of [`receive`](Self::receive),
-    /// and so is [`count_for_ack`](Self::count_for_ack). `None`: nothing happened.
+    /// next in order. The acknowledgement in it is the caller's, as of [`receive`](Self::receive).
+    /// `None`: nothing happened.
     #[inline]
     pub(crate) fn receive_single_chunk(
         &mut self,
+        now: Time,
+        number: u64,
         body: &[u8],
         tables: &mut Tables,
         dma: &mut dyn Dma,
@@ -62,6 +55,7 @@ impl Session {
         let single = frame::single_write(body).filter(next)?;
         self.rx.next += 1;
         self.take_write(single.seq, &single.head, single.data, tables, dma);
+        self.count_for_ack(now, number, body.len());
         Some(single.ack)
     }
 
@@ -79,7 +73,7 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> (Outcome, Option<Ack<'a>>) {
-        let mut outcome = Outcome { found_clear: self.is_clear_for(0), ..Outcome::default() };
+        let mut outcome = Outcome::default();
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
         while !reader.is_empty() {
@@ -122,7 +116,7 @@ impl Session {
     }
 
     /// Counts a packet that calls for an acknowledgement.
-    pub(crate) fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
+    fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
         let rx = &mut self.rx;
         if number >= rx.largest {
             rx.largest = number;

@@ -40,12 +40,6 @@ pub(crate) struct Ack<'a> {
 }
 
 impl Ack<'_> {
-    /// The same without a hold on the packet, if it tells of no gap.
-    #[inline]
-    pub(crate) fn without_ranges(&self) -> Option<Ack<'static>> {
-        self.ranges.is_empty().then_some(Ack { ranges: &[], ..*self })
-    }
-
     /// Chunks held beyond the gap: first and one past the last.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut reader = Reader::new(self.ranges);

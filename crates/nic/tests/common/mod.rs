@@ -93,8 +93,6 @@ pub struct World {
     pub lent: u64,
     /// Those of them that were read only when they arrived.
     pub referred: u64,
-    /// What datagrams acknowledge stays deferred, most often until other things have happened.
-    pub late: bool,
 }
 
 pub fn addr(node: usize, path: usize) -> SocketAddr {
@@ -124,7 +122,6 @@ impl World {
             sent: 0,
             lent: 0,
             referred: 0,
-            late: seed % 2 == 1,
         }
     }
 
@@ -348,11 +345,7 @@ impl World {
             self.deliver(to, from, &mut data);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
-            let due = match self.late {
-                true => node.engine.is_due(now),
-                false => node.engine.poll_timeout().is_some_and(|at| at <= now),
-            };
-            if due {
+            if node.engine.poll_timeout().is_some_and(|at| at <= now) {
                 node.engine.handle_timeout(now);
                 while node.engine.poll_work(now, &mut node.memory) {}
             }
@@ -364,10 +357,8 @@ impl World {
     pub fn deliver(&mut self, to: usize, from: SocketAddr, data: &mut [u8]) {
         let now = self.now;
         let Node { engine, memory, down, .. } = &mut self.nodes[to];
-        match (*down, self.late) {
-            (true, _) => {}
-            (false, true) => engine.deposit_datagram(now, from, data, memory),
-            (false, false) => engine.handle_datagram(now, from, data, memory),
+        if !*down {
+            engine.handle_datagram(now, from, data, memory);
         }
     }
 
@@ -376,9 +367,6 @@ impl World {
         let mut buf = vec![0; 65_536];
         for index in 0..self.nodes.len() {
             let now = self.now;
-            if self.late && self.happens(300) {
-                self.nodes[index].engine.finish_deferred();
-            }
             loop {
                 let Node { engine, memory, events, addrs, down } = &mut self.nodes[index];
                 events.extend(std::iter::from_fn(|| engine.poll_event()));

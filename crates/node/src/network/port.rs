@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::{ReceiveBatch, UdpPort, Way, way_to};
+use vmmc_host::udp::{ReceiveBuffer, UdpPort, Way, way_to};
 use vmmc_host::wait::Direct;
 use vmmc_nic::{Lent, Time, Transmit};
 
 /// A UDP socket; see [`UdpPort`] for what each call promises.
 pub(crate) trait Port: AsFd + Sized {
     /// Buffers for receives.
-    type Batch: Default;
+    type Received: Default;
 
     fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
     fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
@@ -29,11 +29,10 @@ pub(crate) trait Port: AsFd + Sized {
     fn release(&mut self);
     fn receive(
         &mut self,
-        batch: &mut Self::Batch,
-        max: usize,
+        buffer: &mut Self::Received,
         polls: u32,
         each: impl FnMut(SocketAddr, &mut [u8]),
-    ) -> io::Result<usize>;
+    ) -> io::Result<bool>;
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()>;
     fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()>;
     fn send_around(&self, to: SocketAddr, head: &[u8], memory: (&Region, u64, usize), tail: &[u8]) -> io::Result<()>;
@@ -50,7 +49,7 @@ pub(crate) trait Port: AsFd + Sized {
 }
 
 impl Port for UdpPort {
-    type Batch = ReceiveBatch;
+    type Received = ReceiveBuffer;
 
     fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
         UdpPort::bind(address, buffer_bytes)
@@ -89,12 +88,11 @@ impl Port for UdpPort {
     #[inline]
     fn receive(
         &mut self,
-        batch: &mut ReceiveBatch,
-        max: usize,
+        buffer: &mut ReceiveBuffer,
         polls: u32,
         each: impl FnMut(SocketAddr, &mut [u8]),
-    ) -> io::Result<usize> {
-        batch.receive(self, max, polls, each)
+    ) -> io::Result<bool> {
+        buffer.receive(self, polls, each)
     }
 
     #[inline]

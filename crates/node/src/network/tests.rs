@@ -4,7 +4,6 @@
 //! out of order; what the kernel refuses for good is counted.
 
 use super::*;
-use crate::limits::{BATCHED_BYTES_MAX, SINGLE_RECEIVES};
 use kernel::{Engine, FakePort, How, Kernel, Next, answer, datagram, kernel, numbers_out};
 use vmmc_host::Region;
 
@@ -589,24 +588,6 @@ fn an_error_of_a_receive_is_silence_and_the_other_sockets_are_heard() {
 }
 
 #[test]
-fn batches_grow_while_they_fill_and_a_short_one_ends_that() {
-    let mut world = World::new();
-    let mut come = |count: usize, len: usize| {
-        for _ in 0..count {
-            kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(peer(1), vec![0; len])])));
-        }
-        kernel(|kernel| kernel.asked.clear());
-        while world.network.receive(&mut world.engine, world.now, 1) {}
-        kernel(|kernel| kernel.asked.clone())
-    };
-    let single = [1; SINGLE_RECEIVES as usize];
-    let grown = [&single[..], &[2, 4, 8, 16, 16, 1]].concat();
-    assert_eq!(come(4 + 2 + 4 + 8 + 16 + 3, 40), grown);
-    assert!(come(20, BATCHED_BYTES_MAX as usize + 1).iter().all(|asked| *asked == 1), "long ones come one by one");
-    assert_eq!(world.engine.came.len(), 37 + 20);
-}
-
-#[test]
 fn sockets_that_show_already_count_as_shown() {
     let mut world = World::new();
     assert!(world.network.arm(false) && world.network.arm(false));
@@ -625,11 +606,11 @@ fn what_was_left_in_a_socket_does_not_end_a_sleep() {
         let mut polled = [rustix::event::PollFd::new(&*epoll, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
     };
-    let receive = |network: &mut Network| network.ports[0].receive(&mut network.batch, 1, 1, |_, _| {}).unwrap();
-    assert_eq!(receive(&mut network), 0);
+    let receive = |network: &mut Network| network.ports[0].receive(&mut network.received, 1, |_, _| {}).unwrap();
+    assert!(!receive(&mut network));
     let other = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     other.send_to(b"awaited", network.addresses()[0]).unwrap();
-    assert_eq!(receive(&mut network), 1);
+    assert!(receive(&mut network));
     assert!(readable(), "it is left there while nobody sleeps");
     assert!(network.arm(true));
     assert!(!readable());

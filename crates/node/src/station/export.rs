@@ -3,8 +3,7 @@
 //! Invariant: when an unexport is answered without `must_move`, neither the engine nor a mapped
 //! transfer of a process that keeps the rules can change a byte of it; with `must_move`, moving the
 //! pages makes it so for the others too. The node never waits for anybody meanwhile: a revocation
-//! is a small state machine. Source: DESIGN §3 ("a mapping held by a hostile importer cannot be
-//! taken back").
+//! is a small state machine. Source: ARCHITECTURE.md, "Revocation".
 
 use super::Station;
 use super::gates::Gate;

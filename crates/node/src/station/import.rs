@@ -2,7 +2,7 @@
 //!
 //! Invariant: an importer gets a descriptor of memory only if the rights it was granted are exactly
 //! what the mapping allows, and the memory behind the descriptor is the export and nothing else.
-//! Source: DESIGN §3 "Same node".
+//! Source: ARCHITECTURE.md, "Paths".
 
 use super::Station;
 use super::calls::CallKind;

@@ -10,8 +10,7 @@
 //! [`wake_up`](Station::wake_up). Time is an argument.
 //!
 //! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill
-//! its own queues, end its own connection, and nothing else. Source: DESIGN §3; the driver of [NT
-//! §3.1].
+//! its own queues, end its own connection, and nothing else. Source: the driver of [NT §3.1].
 
 mod attach;
 mod calls;
@@ -324,24 +323,6 @@ impl Station {
     /// Serves rings, timers that are due, and what the engine has to say; says whether there was
     /// anything.
     pub fn step(&mut self, now: Time) -> bool {
-        let worked = self.serve(now);
-        worked | self.finish_deferred(now)
-    }
-
-    /// Does what [`handle_datagram`](Self::handle_datagram) has left; says whether it led to
-    /// anything for a process.
-    #[inline]
-    pub(crate) fn finish_deferred(&mut self, now: Time) -> bool {
-        if !self.engine.finish_deferred() {
-            return false;
-        }
-        self.progress += 1;
-        self.serve_events(now)
-    }
-
-    /// As [`step`](Self::step), but for what datagrams have left: that can wait until what is
-    /// posted is out.
-    pub(crate) fn serve(&mut self, now: Time) -> bool {
         self.bar_found(now);
         let mut worked = self.serve_rings(now);
         if self.engine.is_due(now) {
@@ -404,16 +385,11 @@ impl Station {
         worked
     }
 
-    /// A datagram came. It is decrypted in place. In the process that waits for its data, what it
-    /// acknowledges may be left for the next [`step`](Self::step).
+    /// A datagram came. It is decrypted in place.
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
         self.progress += 1;
-        if self.config.embedded {
-            self.engine.deposit_datagram(now, from, datagram, &mut self.memory);
-        } else {
-            self.engine.handle_datagram(now, from, datagram, &mut self.memory);
-        }
+        self.engine.handle_datagram(now, from, datagram, &mut self.memory);
         while let Some((peer, message)) = self.engine.poll_message() {
             self.handle_message(now, peer, &message);
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!  Pin ──▶ granted ──▶ installed, Done
 //!    │ └── asker holds its share ──▶ EvictFirst (it chooses which)
-//!    └──── somebody holds more ──▶ GiveBack to that one ──▶ it unpins, or in RECLAIM_TIME the node does ──▶ installed, Done
+//!    └──── somebody holds more ──▶ Reclaim to that one ──▶ it unpins, or in RECLAIM_TIME the node does ──▶ installed, Done
 //! ```
 //!
 //! Invariant: what the budget says a process has is what its table has installed, plus what is
@@ -221,7 +221,7 @@ impl Station {
                     self.pins.asked += pages as u64;
                     let within_ms = RECLAIM_TIME.as_millis() as u64;
                     if let Some(index) = self.by_slot[usize::from(process.0)] {
-                        self.send_event(index, &NodeEvent::GiveBack { pages: pages as u64, within_ms }, Vec::new());
+                        self.send_event(index, &NodeEvent::Reclaim { pages: pages as u64, within_ms }, Vec::new());
                     }
                 }
                 BudgetAction::EvictOwn { process, pages } => {

@@ -1,6 +1,6 @@
 //! Revocation: once `unexport` has returned, or the owner is gone, nothing of the export is
 //! written, read, changed or notified any more; the same for a redirection that was cancelled [NT
-//! §2, DESIGN "Export / import"].
+//! §2].
 
 use super::{Checker, require};
 use crate::model::{AtomicRole, ExportKey, Model, OpKey, Outcome, ReadRole, RedirectKey, Seen, WriteRole};

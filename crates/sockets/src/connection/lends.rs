@@ -1,5 +1,4 @@
-//! The pointer-based interface: a program fills in and looks at the memory of the rings itself
-//! (N14).
+//! The pointer-based interface: a program fills in and looks at the memory of the rings itself.
 //!
 //! Invariant: as in `core/loans.rs`; never waits. Source: [NT §4].
 

@@ -1,7 +1,7 @@
 //! Unread bytes of a ring go back into the kernel: for a holder who reads the kernel only, a
 //! program that is not ours.
 //!
-//! The receiving end asks, for good ([`Flags::GIVE_BACK`]), and reads the kernel from there on. The
+//! The receiving end asks, for good ([`Flags::FLUSH_TO_KERNEL`]), and reads the kernel from there on. The
 //! sending end, at its next call or woken, puts what is unread in the ring into its kernel socket,
 //! behind everything that it sent there before, and the direction is the kernel's. How far it has
 //! come the kernel itself knows: bytes given to it since the ring took over, which it was given
@@ -46,7 +46,7 @@ impl Upgraded {
         // here on go by the kernel.
         self.own().pinned.store(1, Ordering::SeqCst);
         let _locked = self.lock_in(me)?;
-        let request = Flags::GIVE_BACK | Flags::WANTS_KERNEL;
+        let request = Flags::FLUSH_TO_KERNEL | Flags::WANTS_KERNEL;
         self.incoming().receiver_flags.fetch_or(request, Ordering::SeqCst);
         self.other().hint.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -122,7 +122,7 @@ impl Upgraded {
             return false;
         }
         if self.is_between() {
-            self.own().back.fetch_or(EndWords::GIVEN_BACK, Ordering::SeqCst);
+            self.own().back.fetch_or(EndWords::FLUSHED, Ordering::SeqCst);
             self.withdraw_ring_request();
             self.followed();
         }
@@ -146,7 +146,7 @@ impl Upgraded {
         let back = self.other().back.load(Ordering::Acquire);
         let announced = into.announced();
         let kept_out = into.reached() == announced.number && self.own().ready.load(Ordering::SeqCst) == 0;
-        if back & EndWords::GIVEN_BACK != 0 || kept_out && !announced.in_ring() && !announced.pending {
+        if back & EndWords::FLUSHED != 0 || kept_out && !announced.in_ring() && !announced.pending {
             return WayBack::Found;
         }
         let empty = into.available(self.slot.most_bytes()) == 0;

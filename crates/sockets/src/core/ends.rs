@@ -106,7 +106,7 @@ impl Upgraded {
         }
         // Whoever has asked for the kernel may have handed the end to a program that announces
         // nothing.
-        flags == 0 && reader & (Flags::CLOSED | Flags::ENDED | Flags::GIVE_BACK) == 0
+        flags == 0 && reader & (Flags::CLOSED | Flags::ENDED | Flags::FLUSH_TO_KERNEL) == 0
     }
 
     /// Whether a hint waits to be followed.

@@ -1,5 +1,5 @@
 //! Memory of a ring in the hands of the program: it fills in what it sends and looks at what it
-//! received where it lies, without a copy by us (N14).
+//! received where it lies, without a copy by us.
 //!
 //! A loan holds the lock of its end from the call that gives the memory to the call that takes it
 //! back, so nobody else sends or receives there meanwhile. The thread that has a loan and sends or

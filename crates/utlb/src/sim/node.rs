@@ -118,7 +118,7 @@ impl Simulator {
         let Some(pages) = Pages::of_bytes(record.address, u64::from(record.len_bytes)) else { return };
         match record.op {
             Op::Send | Op::Fetch => self.transfer(record.process, pages, record.time_ns),
-            // Exported memory is pinned for good by other means and is not looked up. [NT N16]
+            // Exported memory is pinned for good by other means and is not looked up [NT §3.1].
             Op::Export => (),
             Op::Unmap => self.unmap(record.process, pages),
         }

@@ -70,7 +70,7 @@ impl Tables {
     /// A rank wants to be told of changes; what has changed since it looked is told at once.
     fn listen(&mut self, session: &Session, rank: u32) {
         let opened = session.import(&member_name(&self.job, rank, CHANGES_NAME)).open();
-        // One that has ended meanwhile wants no news.
+        // One that has ended meanwhile wants to know nothing.
         if let Some(listener) = opened.ok().filter(|listener| notify(listener, self.view.number)) {
             self.listeners.insert(rank, listener);
         }

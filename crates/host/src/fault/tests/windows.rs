@@ -6,6 +6,7 @@
 use super::*;
 use crate::limits::FAULTS_WAITING_MAX;
 use crate::pin::{PinError, PinSpace};
+use crate::reservation::tests::mappings;
 use std::sync::atomic::AtomicBool;
 
 /// A process-wide answer to whether windows can be opened; says so if not.
@@ -15,14 +16,6 @@ fn is_skipped() -> bool {
 
 fn faults() -> Faults {
     Faults::get().unwrap()
-}
-
-/// Mappings of the kernel's that lie in the reservation.
-fn mappings(place: &Reservation) -> usize {
-    let span = place.address()..place.address() + place.len_bytes() as usize;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let starts = maps.lines().filter_map(|line| usize::from_str_radix(line.split_once('-')?.0, 16).ok());
-    starts.filter(|start| span.contains(start)).count()
 }
 
 #[test]

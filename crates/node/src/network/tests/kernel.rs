@@ -50,8 +50,6 @@ pub(super) struct Kernel {
     pub(super) sends: Vec<usize>,
     /// What comes to each socket: one entry for each receive.
     pub(super) coming: Vec<VecDeque<Result<Burst, Errno>>>,
-    /// How many receives each receive asked for.
-    pub(super) asked: Vec<usize>,
     pub(super) payload_bytes: usize,
     pub(super) queue: Result<(usize, usize), Errno>,
     pub(super) segments: bool,
@@ -68,7 +66,6 @@ thread_local! {
         out: Vec::new(),
         sends: Vec::new(),
         coming: Vec::new(),
-        asked: Vec::new(),
         payload_bytes: 1_472,
         queue: Ok((0, 100)),
         segments: true,
@@ -160,7 +157,7 @@ fn content((region, offset, len): (&Region, u64, usize)) -> Vec<u8> {
 }
 
 impl Port for FakePort {
-    type Batch = ();
+    type Received = ();
 
     fn bind(address: SocketAddr, _: usize) -> io::Result<FakePort> {
         kernel(|kernel| kernel.binds)?;
@@ -194,27 +191,10 @@ impl Port for FakePort {
 
     fn release(&mut self) {}
 
-    fn receive(
-        &mut self,
-        (): &mut (),
-        max: usize,
-        _: u32,
-        mut each: impl FnMut(SocketAddr, &mut [u8]),
-    ) -> io::Result<usize> {
-        let mut came = Vec::new();
-        let count = kernel(|kernel| {
-            kernel.asked.push(max);
-            for count in 0..max {
-                match kernel.coming[self.number].pop_front() {
-                    None => return Ok(count),
-                    Some(Ok(datagrams)) => came.extend(datagrams),
-                    Some(Err(e)) => return Err(e),
-                }
-            }
-            Ok(max)
-        })?;
-        came.into_iter().for_each(|(from, mut bytes)| each(from, &mut bytes));
-        Ok(count)
+    fn receive(&mut self, (): &mut (), _: u32, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<bool> {
+        let Some(came) = kernel(|kernel| kernel.coming[self.number].pop_front()) else { return Ok(false) };
+        came?.into_iter().for_each(|(from, mut bytes)| each(from, &mut bytes));
+        Ok(true)
     }
 
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {

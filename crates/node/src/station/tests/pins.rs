@@ -152,7 +152,7 @@ fn who_keeps_what_others_need_loses_it_when_the_time_is_over() {
     let asked =
         other.ask(Call::Pin { unpin: Vec::new(), pin: vec![PinRun { pages: run(0, 2), region: wanted.id, at: 0 }] });
     let (event, _) = keeper.event();
-    assert_eq!(event, NodeEvent::GiveBack { pages: 2, within_ms: 250 });
+    assert_eq!(event, NodeEvent::Reclaim { pages: 2, within_ms: 250 });
     assert!(other.has_no_answer());
     // The keeper does nothing. After the time that it was given the other one has its pages.
     assert_eq!(other.answer(asked), Ok(Answer::Done));

@@ -1,0 +1,172 @@
+//! Receives.
+//!
+//! Invariant: no call waits, and none gives more bytes than the kernel said have come.
+
+use super::name::SocketName;
+use super::{CONTROL_BYTES, Control, PEEK, PayloadBuffer, PeekState, RECEIVE, UdpPort};
+use rustix::io::Errno;
+use rustix::net;
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+/// A buffer for received datagrams, used again and again.
+pub struct ReceiveBuffer {
+    bytes: PayloadBuffer,
+    control: Control,
+    name: SocketName,
+}
+
+/// One receive: several datagrams of the same sender if the kernel joined them.
+struct Came {
+    len: usize,
+    from: SocketAddr,
+    segment_bytes: usize,
+}
+
+impl ReceiveBuffer {
+    /// Room for 64 KiB: the largest datagram, and the largest join of several.
+    pub fn new() -> ReceiveBuffer {
+        ReceiveBuffer {
+            bytes: PayloadBuffer::new(BUFFER_BYTES),
+            control: Control([0; CONTROL_BYTES]),
+            name: SocketName::none(),
+        }
+    }
+
+    /// Receives once and gives each datagram of that to `each`. When nothing is there it polls
+    /// again, `polls` times in all; false: nothing came. A single datagram that comes after an
+    /// empty poll may be left in the kernel's queue until the next call or [`UdpPort::release`]:
+    /// whoever waits for it need not wait until the kernel has freed its memory too.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        port: &mut UdpPort,
+        polls: u32,
+        mut each: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<bool> {
+        port.release();
+        if !port.joins {
+            return self.receive_one(port, polls, each);
+        }
+        let mut came = None;
+        for _ in 0..polls {
+            came = self.receive_joined(port)?;
+            if came.is_some() {
+                break;
+            }
+        }
+        port.peek = if came.is_some() { PeekState::Taken } else { PeekState::Empty };
+        let Some(came) = came else { return Ok(false) };
+        for datagram in self.bytes[..came.len].chunks_mut(came.segment_bytes) {
+            each(came.from, datagram);
+        }
+        Ok(true)
+    }
+
+    /// The quickest call for a single datagram, with nothing around the system call of empty polls:
+    /// they decide how soon after its arrival it is found.
+    #[inline]
+    fn receive_one(
+        &mut self,
+        port: &mut UdpPort,
+        polls: u32,
+        mut each: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<bool> {
+        let buffer = &mut self.bytes[..];
+        let mut left = polls;
+        // Of datagrams that come one after the other, each is taken with one call.
+        let mut flags = if port.peek == PeekState::Empty { PEEK } else { RECEIVE };
+        let mut from = port.peer;
+        let came = loop {
+            let came = match port.peer {
+                Some(_) => net::recv(&port.socket, &mut *buffer, flags).map(|(len, _)| len),
+                None => net::recvfrom(&port.socket, &mut *buffer, flags).map(|(len, _, sender)| {
+                    from = sender.and_then(|sender| SocketAddr::try_from(sender).ok());
+                    len
+                }),
+            };
+            left = left.saturating_sub(1);
+            if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
+                break came;
+            }
+            flags = PEEK;
+        };
+        port.peek = match came {
+            Ok(_) if flags == PEEK => PeekState::Left,
+            Err(Errno::AGAIN) => PeekState::Empty,
+            _ => PeekState::Taken,
+        };
+        match (came, from) {
+            (Ok(len), Some(from)) => each(from, &mut buffer[..len]),
+            // Nobody to answer to.
+            (Ok(_), None) => {}
+            (Err(errno), _) => return nothing_there(errno).map(|()| false),
+        }
+        Ok(true)
+    }
+
+    /// One system call, which may give several datagrams of one sender.
+    fn receive_joined(&mut self, port: &UdpPort) -> io::Result<Option<Came>> {
+        let mut iov = libc::iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: self.bytes.len() };
+        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
+        header.msg_name = (&raw mut self.name.storage).cast();
+        header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as u32;
+        header.msg_iov = &raw mut iov;
+        header.msg_iovlen = 1;
+        header.msg_control = self.control.0.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL_BYTES as _;
+        // SAFETY: the pointers of the header are to buffers of this value and to a local, disjoint,
+        // and live through the call.
+        let got = unsafe { libc::recvmsg(port.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+        let Ok(got) = usize::try_from(got) else {
+            let error = io::Error::last_os_error();
+            return nothing_there(Errno::from_io_error(&error).unwrap_or(Errno::IO)).map(|()| None);
+        };
+        let len = got.min(BUFFER_BYTES);
+        let segment_bytes = joined_segment(&header).unwrap_or(len).max(1);
+        // A sender whose address is of neither family cannot be answered: its datagram counts as
+        // empty.
+        let from = self.name.address();
+        let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Ok(Some(Came { len: if from.is_some() { len } else { 0 }, from: from.unwrap_or(none), segment_bytes }))
+    }
+}
+
+impl Default for ReceiveBuffer {
+    fn default() -> Self {
+        ReceiveBuffer::new()
+    }
+}
+
+/// Bytes of a receive buffer: the largest datagram, and the largest join of several.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// Errors that earlier sends left on the socket (a peer that is not there) and empty queues are not
+/// errors of a receive.
+#[inline]
+fn nothing_there(error: Errno) -> io::Result<()> {
+    match error {
+        Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH => Ok(()),
+        _ => Err(error.into()),
+    }
+}
+
+/// Segment size, if the kernel joined several datagrams.
+fn joined_segment(message: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the kernel has filled the control buffer and set its length; the walk stays inside,
+    // and the value of UDP_GRO is an int.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_UDP && (*header).cmsg_type == libc::UDP_GRO {
+                let size = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+                return usize::try_from(size).ok().filter(|&n| n > 0);
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}
