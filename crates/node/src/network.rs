@@ -155,9 +155,8 @@ impl<P: Port> Network<P> {
         Ok(())
     }
 
-    /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks
-    /// there, and being in it costs time with each datagram. Says whether they are where they
-    /// should be.
+    /// Puts the sockets into the epoll set or takes them out: between two sleeps nothing reads it,
+    /// and membership costs time with each datagram. Returns whether they are where they should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
         // What is left in a socket would end a sleep at once.
         self.ports.iter_mut().chain(self.connected.iter_mut().map(|(_, port)| port)).for_each(P::release);
@@ -363,7 +362,7 @@ impl<P: Port> Network<P> {
         let (to, len) = (transmit.to, transmit.len);
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         let known = known.filter(|_| self.held.is_empty());
-        // Whoever has borrowed memory ends the loan.
+        // The borrower of the memory ends the loan.
         if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
             let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.connected, to, route.port));

@@ -54,8 +54,8 @@ impl Steps {
         std::mem::take(&mut self.sent_inline)
     }
 
-    /// Whether something may be sent past the rings: never twice without a step between, so that
-    /// whoever only sends serves his node too.
+    /// Whether something may be sent past the rings: never twice without a step between, so that a
+    /// caller that only sends serves its node too.
     #[inline]
     pub(crate) fn may_send_inline(&self) -> bool {
         !self.sent_inline

@@ -126,8 +126,8 @@ impl Port for UdpPort {
     }
 }
 
-/// Who has datagrams to send and takes those that come; see [`Station`] for what each call
-/// promises.
+/// The side that has datagrams to send and takes those that come; see [`Station`] for what each
+/// call promises.
 pub(crate) trait Traffic {
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]);
     fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;

@@ -422,7 +422,7 @@ fn an_answer_goes_out_by_the_address_of_the_wire_that_it_takes() {
         world.network.transmit(&mut world.engine, world.now);
         assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), socket, "to {to}");
     }
-    // Heard on another one, it is answered there.
+    // Received on another one, it is answered there.
     kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(peer(1), b"hello".to_vec())])));
     assert!(world.network.receive(&mut world.engine, world.now, 1));
     world.queue(peer(1), 1..2);
