@@ -44,7 +44,7 @@ pub struct UdpPort {
     segments: bool,
     /// Whether the kernel joins several datagrams into one receive.
     joins: bool,
-    /// The one address that it sends to and hears, if it is connected.
+    /// The one address that it sends to and receives from, if it is connected.
     peer: Option<SocketAddr>,
     peek: PeekState,
 }

@@ -4,8 +4,8 @@
 //! [`Waiter::wait`]; an embedded node and the simulator install a [`Stepper`].
 //!
 //! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the
-//! sleep flag, so no wake-up is lost: the waker publishes, fences, looks at the flag; the sleeper
-//! sets the flag, fences, looks again, sleeps.
+//! sleep flag, so no wake-up is lost: the waker publishes, fences, checks the flag; the sleeper
+//! sets the flag, fences, polls again, sleeps.
 
 mod backoff;
 mod bounds;

@@ -19,7 +19,7 @@ struct Mapping {
     pages: usize,
 }
 
-// SAFETY: whoever has the value has the mapping.
+// SAFETY: the holder of the value has the mapping.
 unsafe impl Send for Mapping {}
 
 impl Mapping {

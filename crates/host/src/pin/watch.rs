@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Whether a change of a watched range is under way in the kernel. One system call that does
-    /// nothing else: the kernel says "again" before it looks at the empty range.
+    /// nothing else: the kernel says "again" before it checks the empty range.
     pub(super) fn is_changing(&self) -> bool {
         self.fd.zero(0, 0) == Err(Errno::AGAIN)
     }
@@ -123,7 +123,7 @@ impl Watch {
     pub(super) fn run(&self) {
         let mut messages = [0u8; 16 * MESSAGE_BYTES];
         loop {
-            // An interrupted poll only means one more look.
+            // An interrupted poll only means one more read.
             let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None);
             self.reading.store(true, Ordering::SeqCst);
             while let Ok(bytes @ 1..) = rustix::io::read(&self.fd, &mut messages) {

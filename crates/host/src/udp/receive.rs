@@ -38,7 +38,7 @@ impl ReceiveBuffer {
     /// Receives once and gives each datagram of that to `each`. When nothing is there it polls
     /// again, `polls` times in all; false: nothing came. A single datagram that comes after an
     /// empty poll may be left in the kernel's queue until the next call or [`UdpPort::release`]:
-    /// whoever waits for it need not wait until the kernel has freed its memory too.
+    /// the caller that waits for it need not wait until the kernel has freed its memory too.
     #[inline]
     pub fn receive(
         &mut self,
