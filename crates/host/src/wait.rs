@@ -122,8 +122,8 @@ impl Waiter {
         self.stepper.as_ref().is_some_and(|stepper| stepper.try_send_inline(what))
     }
 
-    /// Waits until `ready` gives something. `block` sleeps until something may have come, at most until
-    /// the given time; it must announce itself and poll once more before it sleeps (see
+    /// Waits until `ready` gives something. `block` sleeps until something may have come, at most
+    /// until the given time; it must announce itself and poll once more before it sleeps (see
     /// [`WakeReceiver::sleep`]).
     ///
     /// # Errors

@@ -504,9 +504,9 @@ vmmc_host::words! {
         pub ready: AtomicU32,
         /// Private to the holders: number of the last request for the ring.
         pub ring_requests: AtomicU32,
-        /// Between nodes: what became of the other end's [`Flags::FLUSH_TO_KERNEL`]: [`EndWords::ACKED`],
-        /// written by the node, and [`EndWords::FLUSHED`]; and of this end's own:
-        /// [`EndWords::GAVE_UP`].
+        /// Between nodes: what became of the other end's [`Flags::FLUSH_TO_KERNEL`]:
+        /// [`EndWords::ACKED`], written by the node, and [`EndWords::FLUSHED`]; and of this end's
+        /// own: [`EndWords::GAVE_UP`].
         pub back: AtomicU32,
         /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
         pub no_delay: AtomicU32,

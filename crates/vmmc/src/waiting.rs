@@ -169,8 +169,9 @@ impl Waiting {
         result
     }
 
-    /// Blocks until something may have come or the deadline passes. `look` collects what has come and
-    /// says whether the caller has what it wants; `flags` tell wakers that this process sleeps.
+    /// Blocks until something may have come or the deadline passes. `look` collects what has come
+    /// and returns whether the caller has what it wants; `flags` show wakers that this process
+    /// sleeps.
     pub(crate) fn block(
         &self,
         flags: &[&AtomicU64],

@@ -1,11 +1,12 @@
 //! Unread bytes of a ring go back into the kernel: for a holder that reads the kernel only, a
 //! program that is not ours.
 //!
-//! The receiving end asks, for good ([`Flags::FLUSH_TO_KERNEL`]), and reads the kernel from there on. The
-//! sending end, at its next call or woken, puts what is unread in the ring into its kernel socket,
-//! behind everything that it sent there before, and the direction is the kernel's. How far it has
-//! come the kernel itself knows: bytes given to it since the ring took over, which it was given
-//! none of before. So a holder that goes on after a partial send or a death sends no byte twice.
+//! The receiving end asks, for good ([`Flags::FLUSH_TO_KERNEL`]), and reads the kernel from there
+//! on. The sending end, at its next call or woken, puts what is unread in the ring into its kernel
+//! socket, behind everything that it sent there before, and the direction is the kernel's. How far
+//! it has come the kernel itself knows: bytes given to it since the ring took over, which it was
+//! given none of before. So the holder that goes on after a partial send, or after a death, sends
+//! no byte twice.
 //!
 //! A sending end that has just left the ring by itself did it then (`leave.rs`).
 //!
