@@ -38,7 +38,6 @@ const IS_STORE: u64 = 1 << 0;
 pub(crate) mod feature {
     pub(crate) const WRITE_PROTECT: u64 = 1 << 0;
     pub(crate) const EVENT_REMAP: u64 = 1 << 2;
-    pub(crate) const EVENT_REMOVE: u64 = 1 << 3;
     pub(crate) const MISSING_SHMEM: u64 = 1 << 5;
     pub(crate) const EVENT_UNMAP: u64 = 1 << 6;
     pub(crate) const THREAD_ID: u64 = 1 << 8;
