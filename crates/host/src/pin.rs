@@ -167,7 +167,12 @@ impl PinSpace {
     /// # Errors
     /// [`PinError::NoWatch`], [`PinError::Forked`].
     pub fn of_process() -> Result<&'static PinSpace, PinError> {
-        let space = SPACE.get_or_init(PinSpace::start).as_ref().map_err(Clone::clone)?;
+        let space = SPACE.get_or_init(|| {
+            let space = PinSpace::start()?;
+            let no_handler = || PinError::NoWatch { why: "no fork handler can be installed".into() };
+            fork::register().then_some(space).ok_or_else(no_handler)
+        });
+        let space = space.as_ref().map_err(Clone::clone)?;
         if space.pid != std::process::id() || space.ended.load(Ordering::Relaxed) {
             return Err(PinError::Forked);
         }
@@ -177,9 +182,6 @@ impl PinSpace {
     fn start() -> Result<PinSpace, PinError> {
         let no_watch = |e: &dyn std::fmt::Display| PinError::NoWatch { why: e.to_string() };
         let watch = Arc::new(Watch::new().map_err(|e| no_watch(&e))?);
-        if !fork::register() {
-            return Err(no_watch(&"no fork handler can be installed"));
-        }
         let theirs = watch.clone();
         let reader = std::thread::Builder::new().name("vmmc-pins".into());
         reader.spawn(move || theirs.run()).map_err(|e| no_watch(&e))?;
