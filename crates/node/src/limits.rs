@@ -287,14 +287,6 @@ pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 /// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
 /// gathered behind it.
 pub const HELD_RUNS_MAX: usize = 2;
-/// Sends in a row to one address after which a socket is connected to it.
-pub const CONNECT_SENDS: u32 = 256;
-/// Empty polls of the other sockets after which they are polled only now and then.
-pub const OTHERS_BUSY_POLLS: u32 = 16;
-/// So often then: each poll costs a system call, and what comes there waits for at most so many.
-pub const OTHERS_POLL_EVERY: u32 = 16;
-/// Receives that brought something after which the others are polled all the same.
-pub const OTHERS_POLL_AFTER: u32 = 64;
 /// Steps with work between two sleeps after which sockets no longer report to the epoll set.
 pub const DISARM_STEPS: u32 = 64;
 /// Addresses whose path size and socket are remembered: four for each of the engine's peers.
