@@ -1,6 +1,6 @@
 //! The commands, one module each, and how they reach a node.
 //!
-//! Invariant: a command that only looks at nodes never starts one.
+//! Invariant: a command that only inspects nodes never starts one.
 
 pub(crate) mod bench;
 pub(crate) mod bench_sockets;

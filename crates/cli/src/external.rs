@@ -24,9 +24,9 @@ const LATENCY_ITERATIONS: u64 = 20_000;
 /// Bytes that a bandwidth tool moves, likewise.
 const BANDWIDTH_BYTES: u64 = 512 << 20;
 /// Shorter measurements have fewer: on a processor that others keep busy each iteration takes
-/// milliseconds, and whoever asks for little should not wait [`TOOL_WAIT`] for it.
+/// milliseconds, and a caller that asks for little should not wait [`TOOL_WAIT`] for it.
 const FULL_TIME: Duration = Duration::from_millis(100);
-/// What a tool does not tell: `null` in JSON, empty in a table.
+/// What a tool does not report: `null` in JSON, empty in a table.
 const UNKNOWN: f64 = f64::NAN;
 /// The C program that stands for MPI: ping-pong and stream.
 const MPI_SOURCE: &str = include_str!("external/mpi.c");

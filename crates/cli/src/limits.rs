@@ -30,7 +30,7 @@ pub(crate) const MEASURE_TIME: (Duration, Duration) = (Duration::from_millis(15)
 /// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the
 /// core, in percent.
 pub(crate) const WARM_UP_PERCENT: u64 = 20;
-/// Round trips that tell how long one takes, before the measurement proper.
+/// Round trips that show how long one takes, before the measurement proper.
 pub(crate) const CALIBRATION_TRIPS: u64 = 64;
 /// Round trips in one sample when a single one is shorter than [`BATCH_BELOW`]: reading the clock
 /// costs about as much as such a round trip.
@@ -45,9 +45,9 @@ pub(crate) const SAMPLES_MAX: u64 = 400_000;
 pub(crate) const MESSAGES_MIN: u64 = 2;
 /// Most messages of a bandwidth measurement.
 pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
-/// Looks at a shared word between two looks at the clock while spinning.
+/// Polls of a shared word between two reads of the clock while spinning.
 pub(crate) const SPINS_A_POLL: u32 = 1 << 14;
-/// Looks at a shared word between two yields, when others need the processor: less than a
+/// Polls of a shared word between two yields, when others need the processor: less than a
 /// microsecond.
 pub(crate) const SPINS_A_YIELD: u32 = 64;
 /// Bytes of the ring of a measurement: thousands of records, so that it is never full.
@@ -103,10 +103,10 @@ pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);
 /// How long a supervisor waits for the first word of a launcher that has its link: within the
 /// launcher it is the next line, so this is the time of a busy machine.
 pub(crate) const SUPERVISOR_HELLO: Duration = Duration::from_secs(15);
-/// Time between two looks of a keeper whether the supervisor is still there, which a signal tells
-/// it anyway.
+/// Time between two checks of a keeper whether the supervisor is still there, of which a signal
+/// notifies it anyway.
 pub(crate) const KEEPER_LOOK: Duration = Duration::from_secs(10);
-/// Time between two looks of a supervisor whether launcher and node are still there.
+/// Time between two checks of a supervisor whether launcher and node are still there.
 pub(crate) const SUPERVISOR_LOOK: Duration = Duration::from_millis(50);
 /// Time between SIGTERM and SIGKILL when the supervisor itself is told to end.
 pub(crate) const SUPERVISOR_LOST_GRACE: Duration = Duration::from_millis(500);
@@ -129,15 +129,15 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 /// A node that `vmmc run --nodes` started ends by itself so many seconds after its last process.
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
-/// How long `vmmc run` waits for whoever reads its output once it was told to end.
+/// How long `vmmc run` waits for the reader of its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
 /// Silent connections beside the busy one in `vmmc bench sockets`.
 pub(crate) const IDLE_SOCKETS: usize = 4000;
-/// Silent connections whose memory and processor time it tells.
+/// Silent connections whose memory and processor time it reports.
 pub(crate) const MANY_IDLE_SOCKETS: usize = 10_000;
 /// Of those, connections that have a thread at the other side; the others have an event loop there.
 pub(crate) const IDLE_SLEEPERS: usize = 1000;
-/// Time after which whoever has just opened a connection has gone to sleep.
+/// Time after which a process that has just opened a connection has gone to sleep.
 pub(crate) const IDLE_SETTLE: Duration = Duration::from_millis(500);
 /// How long they are watched.
 pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);
@@ -153,5 +153,5 @@ pub(crate) const BETWEEN_TURN: Duration = Duration::from_millis(10);
 /// Two workers and two daemons poll in a measurement between two nodes.
 pub(crate) const CORES_FOR_TWO_NODES: usize = 4;
 
-/// Time between two looks at a log that is followed.
+/// Time between two polls of a log that is followed.
 pub(crate) const LOG_LOOK: Duration = Duration::from_millis(200);

@@ -80,7 +80,7 @@ pub(crate) fn pin(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// What the machine did besides our measurement, between two looks.
+/// What the machine did besides our measurement, between two samples.
 pub(crate) struct Quiet {
     steal: u64,
     total: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// First look.
+    /// First sample.
     pub(crate) fn start() -> Quiet {
         let (steal, total) = steal_and_total();
         Quiet { steal, total, load: load() }

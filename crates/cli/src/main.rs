@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Whoever would read it may have gone.
+            // The process that would read it may have gone.
             let text = format!("vmmc: {failure}\n");
             let _ = std::io::stderr().write_all(printable_lines(&text).as_bytes());
             failure.into()

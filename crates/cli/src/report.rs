@@ -20,7 +20,7 @@ pub(crate) struct Report {
     pub(crate) bench: String,
     /// Where.
     pub(crate) machine: Machine,
-    /// What was done, in sentences, with the time. For the page: whoever watched the command has
+    /// What was done, in sentences, with the time. For the page: a user who watched the command has
     /// read it.
     pub(crate) about: Vec<String>,
     /// What was measured.

@@ -1,9 +1,9 @@
 //! What a node that root runs hands on to the programs that it starts for others: nothing of
 //! root's.
 //!
-//! Invariant: no descriptor, variable, terminal, signal disposition, mask or bound of whoever
-//! started the node reaches a process of another user, and the secret of a job is no argument of
-//! any process.
+//! Invariant: no descriptor, variable, terminal, signal disposition, mask or bound of the process
+//! that started the node reaches a process of another user, and the secret of a job is no argument
+//! of any process.
 //!
 //! Needs root and `setpriv` (util-linux); without them the tests print `SKIP` and why.
 

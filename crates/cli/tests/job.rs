@@ -117,7 +117,7 @@ fn wait_for(job: &Job, wanted: Change) {
 fn grows(job: &Job) {
     let (rank, started) = (job.rank(), 2);
     if rank < started {
-        // Who attaches later sees no change.
+        // A rank that attaches later sees no change.
         job.barrier_by(by(job)).expect("all are there");
     }
     if rank == 0 {
@@ -144,7 +144,7 @@ fn hears(job: &Job) {
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&time)) == Ok(1)
     };
     if job.rank() != 0 {
-        // The first word of the supervisor, which may tell of what was before, is for this look.
+        // The first word of the supervisor, which may report what was before, is for this poll.
         assert!(readable(PATIENCE));
         assert_eq!(job.changes().expect("the supervisor is there"), []);
         assert!(!readable(Duration::ZERO), "nothing has changed since");

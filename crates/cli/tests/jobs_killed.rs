@@ -62,7 +62,7 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Rank, Kind::Run, Kind::Supervisor, Kind::Daemon];
 
-/// A process to kill, and how whoever reports its end calls it.
+/// A process to kill, and its name in the report of its end.
 #[derive(Debug)]
 struct Victim {
     pid: u32,

@@ -195,7 +195,7 @@ fn metrics_are_served_when_asked_for_and_only_then() {
     drop(export);
 }
 
-/// Has Prometheus's own tool look at a page.
+/// Has Prometheus's own tool check a page.
 fn promtool(page: &str) {
     use std::io::Write;
     let mut tool = Command::new("promtool");

@@ -254,10 +254,10 @@ pub struct Completion {
 /// bytes that had arrived before have been copied; or `status` and `args` say why it is not (codes
 /// of the engine's `RedirectError`). Then, with this bit beside the cookie, [`RedirectDone`].
 pub const COOKIE_REDIRECT: u64 = 1 << 63;
-/// Cookie of a completion that tells the failure of a posted send (one without
+/// Cookie of a completion that reports the failure of a posted send (one without
 /// [`flags::COMPLETE`]): `value` is the id of the import it went through, `status` and `args` say
-/// why. At most one is told for each import between two looks of the process; cookies of commands
-/// must not have this bit.
+/// why. At most one is reported for each import between two polls of the process; cookies of
+/// commands must not have this bit.
 pub const COOKIE_SEND_FAILED: u64 = 1 << 62;
 
 impl Completion {
@@ -284,7 +284,7 @@ impl Completion {
     }
 }
 
-/// What is told of a redirection once all of its bytes have come: the parts that were copied
+/// What is reported of a redirection once all of its bytes have come: the parts that were copied
 /// because they had come before, one completion for each, and then the end. The rest came straight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectDone {

@@ -17,8 +17,8 @@ enum Source {
     Owned(Vec<u8>),
 }
 
-// SAFETY: the value is a claim on an address range, not a reference to it; whoever made it vouched
-// for the range (see `from_raw_parts`), or it owns it.
+// SAFETY: the value is a claim on an address range, not a reference to it; its maker vouched for
+// the range (see `from_raw_parts`), or it owns it.
 unsafe impl Send for CallerMemory {}
 
 /// Why memory cannot be taken over.

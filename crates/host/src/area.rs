@@ -78,7 +78,7 @@ impl AttachArea {
         &self.0
     }
 
-    /// The process has gone: whoever keeps the area keeps no memory of it.
+    /// The process has gone: a holder of the area keeps no memory of it.
     pub fn empty(&self) {
         self.0.empty();
     }
@@ -113,8 +113,8 @@ impl AttachArea {
         Consumer::new(RegionWords::new(self.0.clone(), NOTIFICATIONS_AT, NOTIFICATIONS), NOTIFICATIONS)
     }
 
-    /// Not 0: the process sleeps, or an event loop of it does; whoever puts something in a ring for
-    /// it wakes it.
+    /// Not 0: the process sleeps, or an event loop of it does; a thread that puts something in a
+    /// ring for it wakes it.
     pub fn process_sleeping(&self) -> &AtomicU64 {
         self.at(PROCESS_SLEEPING)
     }
@@ -125,7 +125,7 @@ impl AttachArea {
         self.at(WORDS_AWAITED)
     }
 
-    /// Not 0: the node sleeps; whoever puts a command in the ring writes the node's doorbell.
+    /// Not 0: the node sleeps; a thread that puts a command in the ring writes the node's doorbell.
     pub fn node_sleeping(&self) -> &AtomicU64 {
         self.at(NODE_SLEEPING)
     }
@@ -229,7 +229,7 @@ impl GateTable {
     }
 }
 
-/// The flag that a process's notifiers look at before they wake it. It has a memory of its own
+/// The flag that a process's notifiers check before they wake it. It has a memory of its own
 /// because the process writes it, and its importers may not.
 #[derive(Clone, Debug)]
 pub struct NotifyBell(Region);
@@ -254,8 +254,7 @@ impl NotifyBell {
         Region::map(fd, BELL_BYTES, Protection::ReadOnly).map(NotifyBell)
     }
 
-    /// The owner has gone: whoever keeps the bell keeps no memory of it, and finds that nobody
-    /// sleeps.
+    /// The owner has gone: a holder of the bell keeps no memory of it, and finds nobody asleep.
     pub fn empty(&self) {
         self.0.empty();
     }
@@ -266,8 +265,8 @@ impl NotifyBell {
         self.0.word(0).expect("the layout lies in the page")
     }
 
-    /// A thread of the owner begins to wait for a word of its memory, and may sleep: whoever stores
-    /// there wakes it. It polls once more before it sleeps.
+    /// A thread of the owner begins to wait for a word of its memory, and may sleep: a thread that
+    /// stores there wakes it. It polls once more before it sleeps.
     ///
     /// ```
     /// let (bell, ..) = vmmc_host::NotifyBell::create()?;

@@ -308,7 +308,7 @@ impl Channel {
         Ok(PeerCredentials { pid: found.pid.max(0) as u32, uid: found.uid, gid: found.gid })
     }
 
-    /// Ends both directions, so that whoever waits on either side sees the end.
+    /// Ends both directions, so that a thread that waits on either side sees the end.
     pub fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
@@ -370,8 +370,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes an abstract name. Nobody can connect before [`Listener::listen`], so whoever can has
-    /// found somebody who is ready.
+    /// Takes an abstract name. Nobody can connect before [`Listener::listen`], so a client that can
+    /// connect has found a server that is ready.
     pub fn reserve(name: &str) -> Result<Listener, ChannelError> {
         let fd = socket()?;
         match rustix::net::bind(&fd, &abstract_address(name)?) {
@@ -413,8 +413,8 @@ pub fn node_socket_name(uid: u32, node: &str) -> String {
     format!("vmmc/{uid}/{node}")
 }
 
-/// Who listens under the name of a user's node; none: nobody does, or it takes no connection now.
-/// Anybody can take an abstract name, so who does not look believes a stranger.
+/// The process that listens under the name of a user's node; none: nobody does, or it takes no
+/// connection now. Anybody can take an abstract name, so without this check a stranger is trusted.
 pub fn holder_of_node(uid: u32, node: &str) -> Option<PeerCredentials> {
     Channel::try_connect(&node_socket_name(uid, node)).ok()?.peer().ok()
 }
@@ -546,7 +546,7 @@ mod tests {
     fn a_process_that_cannot_be_seen_from_here_has_process_id_0() {
         const TEST: &str = "channel::tests::a_process_that_cannot_be_seen_from_here_has_process_id_0";
         if let Ok(name) = std::env::var("VMMC_TEST_OUTSIDE") {
-            // We are in a pid namespace of our own, and look out.
+            // We are in a pid namespace of our own, and the peer is outside.
             let peer = Channel::connect(&name).unwrap().peer().unwrap();
             assert_eq!(peer.pid, 0);
             assert!(crate::process::ProcessWatch::open(peer.pid).is_none());

@@ -244,7 +244,7 @@ pub enum Owner {
     OwnOrRoot,
     /// One of this user.
     User(u32),
-    /// One of the importer's own user, else of root, else of whoever lets it import.
+    /// One of the importer's own user, else of root, else of any user that lets it import.
     Any,
 }
 
@@ -293,7 +293,7 @@ pub enum Answer {
     /// The export is gone.
     Unexported {
         /// True: an importer could still store into the pages (bound, stopped in mid-transfer, or
-        /// by request); the process must move its memory onto other pages before it tells its
+        /// by request); the process must move its memory onto other pages before it reports to its
         /// caller that the export has ended.
         must_move: bool,
     },

@@ -86,7 +86,7 @@ const CHASE_BYTES_MIN: usize = 1024;
 /// Size from which it was seen to do well all the same.
 const CHASE_BYTES_MAX: usize = 512 << 10;
 
-/// Copies from the end to the start, so that loads stay ahead of stores that look alike.
+/// Copies from the end to the start, so that loads stay ahead of stores whose addresses look alike.
 ///
 /// # Safety
 /// As for [`deposit`].

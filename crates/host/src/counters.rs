@@ -100,7 +100,6 @@ pub const NODE: &[Counter] = &[
     counter("udp_unanswered", "Answers to strangers that were not sent because too much waited in a socket."),
     counter("udp_held", "Times that datagrams waited because a socket had no room."),
     counter("udp_probes", "Probes of what a path can carry."),
-    gauge("udp_connected_sockets", "Sockets that are connected to one busy peer."),
 ];
 
 /// Of a peer.

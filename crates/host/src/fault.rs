@@ -1,4 +1,4 @@
-//! One owner of page faults for a process: ranges of reservations have handlers, and whoever
+//! One owner of page faults for a process: ranges of reservations have handlers, and a thread that
 //! touches a page there that it may not touch waits until its handler has made that possible.
 //!
 //! ```text
@@ -39,7 +39,7 @@
 //! By signal, protection is that of the mappings: for those the kernel raises SIGSEGV whatever is
 //! registered with a userfaultfd, which reports pages that are missing where access is allowed. So
 //! a window is one mapping that allows everything, and shows no page until its owner does
-//! (`reservation/window.rs`, `fault/userfault.rs`). SIGBUS is left alone, for it tells of memory
+//! (`reservation/window.rs`, `fault/userfault.rs`). SIGBUS is left alone, for it reports memory
 //! that is gone, which no handler brings back.
 //!
 //! Source: sigaction(2), signal-safety(7), futex(2), userfaultfd(2).
@@ -115,7 +115,7 @@ pub struct Fault {
     /// What is in the way.
     pub kind: Kind,
     /// Whether it was a store. Of a missing page, or one without access, processors other than
-    /// x86-64 do not tell us by a signal: such a store is a load first, and comes again as a store.
+    /// x86-64 do not report that by a signal: such a store comes first as a load, then as one.
     pub is_store: bool,
     /// The kernel's id of the thread that touched it.
     pub thread: i32,

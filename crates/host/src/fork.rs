@@ -45,8 +45,8 @@ impl ForkWord {
     }
 }
 
-/// Tells the process that made it from its children: what holds keys, packet numbers or other
-/// processes' trust is used by its maker alone.
+/// Distinguishes the process that made it from its children: what holds keys, packet numbers or
+/// other processes' trust is used by its maker alone.
 #[derive(Debug)]
 pub struct Owner {
     word: ForkWord,

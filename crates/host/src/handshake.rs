@@ -10,7 +10,7 @@
 
 use crate::atomics::{AtomicU64, Ordering, fence as full_fence};
 
-/// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate
+/// Announces a mapped transfer in a lane, so that a revocation waits for it, then reads the gate
 /// and returns its word.
 #[inline]
 pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
@@ -35,13 +35,13 @@ pub fn set_gate(gate: &AtomicU64, word: u64) {
     fence();
 }
 
-/// A full fence: orders the store of a flag or of data before the look at the other side's word.
+/// A full fence: orders the store of a flag or of data before the load of the other side's word.
 #[inline]
 pub fn fence() {
     full_fence(Ordering::SeqCst);
 }
 
-/// The sleeper announces itself; after this it looks once more before it sleeps.
+/// The sleeper announces itself; after this it polls once more before it sleeps.
 #[inline]
 pub fn announce_sleep(flag: &AtomicU64) {
     flag.fetch_add(1, Ordering::SeqCst);

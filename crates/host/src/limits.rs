@@ -64,7 +64,7 @@ pub const POLLS_A_YIELD: u32 = 40;
 pub const STEPS_A_CLOCK: u32 = 8;
 /// Turns of so many steps before a wait is set up that can also sleep: some 15 us.
 pub const QUICK_TURNS: u32 = 8;
-/// A wait that may take no longer than this has a deadline to look at, and no such turns.
+/// A wait that may take no longer than this has a deadline to check, and no such turns.
 pub const QUICK_WAIT_MIN: Duration = Duration::from_micros(100);
 /// Time without work after which a node sleeps, ns: polling costs its core, sleeping costs the next
 /// message a wake-up of about as long.
@@ -119,7 +119,7 @@ pub const STEPPED_WAITS: BackoffLimits =
 pub const SIMULATED_WAITS: BackoffLimits = BackoffLimits { poll_min_ns: 0, poll_max_ns: 0, ..STEPPED_WAITS };
 
 /// A daemon between two messages; a poll is a step. It polls for the same time always: that serves
-/// whoever comes next, of whom the last one says nothing.
+/// the next client, of which the last one says nothing.
 #[cfg(not(loom))]
 pub const NODE_WAITS: BackoffLimits = BackoffLimits {
     // Four parties on two cores need the core after each step.
@@ -201,10 +201,10 @@ pub const RESERVATION_BYTES_MAX: u64 = 1 << 44;
 /// Ranges of one reservation that differ from their neighbours. With a gap between any two they are
 /// 49,153 mappings, three quarters of the 65,530 that Linux allows a process.
 pub const RESERVATION_RANGES_MAX: usize = 24_576;
-/// Ranges of a process whose page faults have owners: a fault looks at each of them. A model
+/// Ranges of a process whose page faults have owners: a fault checks each of them. A model
 /// registers a few large ones.
 pub const FAULT_RANGES_MAX: usize = 256;
-/// Threads of a process that wait for answers to page faults at one time; others look again for
+/// Threads of a process that wait for answers to page faults at one time; others poll again for
 /// room until their deadline. Of windows, faults that were read: others wait in the kernel, and
 /// their time begins when they are read.
 pub const FAULTS_WAITING_MAX: usize = 256;
@@ -257,7 +257,7 @@ pub const UDP_SEGMENTS_MAX: usize = 64;
 pub const SPLICED_PAGES_MAX: usize = 15;
 /// Failures in a row after which no more pages are handed over by reference.
 pub const SPLICE_FAILURES_MAX: u32 = 8;
-/// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530
+/// Changes of pinned mappings that are remembered between two reads: a process has at most 65,530
 /// mappings. Should more change, all pins are forgotten.
 pub const WATCH_EVENTS_MAX: usize = 65_536;
 /// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one

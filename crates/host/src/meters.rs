@@ -82,7 +82,7 @@ impl<'a> Meter<'a> {
 }
 
 impl AttachArea {
-    /// Says how many meters of imports were ever used: readers look at no others.
+    /// Says how many meters of imports were ever used: readers read no others.
     pub fn use_meters(&self, count: u16) {
         self.meters_used().fetch_max(u64::from(count), Ordering::Release);
     }

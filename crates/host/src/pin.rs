@@ -39,7 +39,7 @@ use watch::{Change, Watch};
 /// Why memory cannot be pinned; the transfer then goes by way of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
-    /// The kernel does not tell when mappings change, so a translation could go stale.
+    /// The kernel does not report when mappings change, so a translation could go stale.
     #[error(
         "this process may not use userfaultfd ({why}), without which nobody tells when pinned memory is unmapped; allow it (a container's seccomp profile, perhaps)"
     )]
@@ -104,7 +104,7 @@ impl Arena {
     }
 
     /// Whether the page-aligned `body` lies in the pages from `page` on: marks each of its pages
-    /// and looks for the mark. Overwrites the first word of each page.
+    /// and checks for the mark. Overwrites the first word of each page.
     #[inline]
     pub fn carries(&self, page: u32, body: &mut [u8], mark: u64) -> bool {
         body.chunks_exact_mut(PAGE_BYTES).zip(u64::from(page)..).all(|(bytes, page)| {
@@ -145,7 +145,7 @@ struct Queue {
     count: AtomicU64,
 }
 
-/// Somebody who hands frames to a node, and hears which pages are no longer there.
+/// A party that hands frames to a node, and is notified which pages are no longer there.
 pub struct Listener {
     space: &'static PinSpace,
     id: u64,
@@ -167,7 +167,12 @@ impl PinSpace {
     /// # Errors
     /// [`PinError::NoWatch`], [`PinError::Forked`].
     pub fn of_process() -> Result<&'static PinSpace, PinError> {
-        let space = SPACE.get_or_init(PinSpace::start).as_ref().map_err(Clone::clone)?;
+        let space = SPACE.get_or_init(|| {
+            let space = PinSpace::start()?;
+            let no_handler = || PinError::NoWatch { why: "no fork handler can be installed".into() };
+            fork::register().then_some(space).ok_or_else(no_handler)
+        });
+        let space = space.as_ref().map_err(Clone::clone)?;
         if space.pid != std::process::id() || space.ended.load(Ordering::Relaxed) {
             return Err(PinError::Forked);
         }
@@ -177,9 +182,6 @@ impl PinSpace {
     fn start() -> Result<PinSpace, PinError> {
         let no_watch = |e: &dyn std::fmt::Display| PinError::NoWatch { why: e.to_string() };
         let watch = Arc::new(Watch::new().map_err(|e| no_watch(&e))?);
-        if !fork::register() {
-            return Err(no_watch(&"no fork handler can be installed"));
-        }
         let theirs = watch.clone();
         let reader = std::thread::Builder::new().name("vmmc-pins".into());
         reader.spawn(move || theirs.run()).map_err(|e| no_watch(&e))?;
@@ -188,7 +190,7 @@ impl PinSpace {
         Ok(PinSpace { pid, watch, mappings, state: Mutex::default(), ended: AtomicBool::new(false) })
     }
 
-    /// Hears from now on which pages are gone.
+    /// Registers a listener, which is notified from now on which pages are gone.
     pub fn listen(&'static self) -> Listener {
         let mut state = self.lock();
         state.listeners_made += 1;
@@ -325,7 +327,8 @@ impl PinSpace {
         self.watch.is_changing()
     }
 
-    /// Whether some page went that listeners have not been told of yet: [`Listener::gone`] tells.
+    /// Whether some page went that listeners have not been notified of yet: [`Listener::gone`]
+    /// reports it.
     #[inline]
     pub fn has_changes(&self) -> bool {
         self.watch.has_changes()

@@ -3,8 +3,8 @@
 //! nothing of their starter.
 //!
 //! Invariant: the descriptor means the process that had the id when it was opened, never a later
-//! one with the same id. Whoever opens it for the other side of a socket must hold that socket too:
-//! if the process ended before, the socket says so.
+//! one with the same id. A process that opens it for the other side of a socket must hold that
+//! socket too: if the process ended before, the socket says so.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -24,18 +24,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Mode of every memfd. A new one has 0777, with which whoever holds a descriptor for reading opens
+/// Mode of every memfd. A new one has 0777, with which a holder of a descriptor for reading opens
 /// `/proc/self/fd/N` for writing.
 ///
-/// Nobody opens a memfd for writing: who may write is handed a descriptor that is open for it.
-/// Everybody who holds one may open it for reading, which gives him nothing new, and which a node
-/// of another user than root needs to do for a region of its client.
+/// No process opens a memfd for writing: one that may write is handed a descriptor that is open for
+/// it. Every holder of one may open it for reading, which gives it nothing new, and which a node of
+/// another user than root needs to do for a region of its client.
 pub const MODE: Mode = Mode::from_raw_mode(0o444);
 
 /// Write bits of the group and of others: memory that has one is not mapped.
 const FOREIGN_WRITE: Mode = Mode::from_raw_mode(0o022);
 
-/// File system type of memfds of ordinary pages, as `fstatfs` tells it (`TMPFS_MAGIC`).
+/// File system type of memfds of ordinary pages, as `fstatfs` reports it (`TMPFS_MAGIC`).
 const TMPFS: i64 = 0x0102_1994;
 /// The same of memfds of huge pages of the pool (`HUGETLBFS_MAGIC`).
 const HUGETLBFS: i64 = 0x958458f6;
@@ -129,7 +129,7 @@ impl Unmapped {
         duplicate(&self.fd)
     }
 
-    /// Gives all of it back, whoever else has it: see [`Region::empty`].
+    /// Gives all of it back, whichever other processes have it: see [`Region::empty`].
     pub fn empty(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // A kernel that cannot keeps the memory, and nothing else changes.
@@ -185,8 +185,8 @@ impl Region {
     }
 
     /// Makes a region of zeros in a new file of this user's, for what must outlive this process. No
-    /// part of it is reserved. Whoever may write the file can also shorten it under us: it belongs
-    /// into a folder of the user's own.
+    /// part of it is reserved. A process that may write the file can also shorten it under us: it
+    /// belongs into a folder of the user's own.
     pub fn create_in_file(path: &std::path::Path, len: u64) -> Result<Region, RegionError> {
         check_size(len)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -224,9 +224,9 @@ impl Region {
         }
     }
 
-    /// Gives all memory of a region back, whoever else has it: its bytes are zeros from here on.
-    /// For what others may keep after it has served. Whoever touches it once more has new pages of
-    /// his own account; this process must not, for they may not be had.
+    /// Gives all memory of a region back, whichever other processes have it: its bytes are zeros
+    /// from here on. For what others may keep after it has served. A process that touches it once
+    /// more has new pages on its own account; this one must not, for there may be none.
     pub fn empty(&self) {
         if let Some(fd) = &*self.0.fd() {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -242,8 +242,8 @@ impl Region {
         // changes.
     }
 
-    /// Puts private pages of zeros in the place of all its memory, for this process alone: whoever
-    /// waits for a page of it here goes on. What is stored from here on reaches nobody.
+    /// Puts private pages of zeros in the place of all its memory, for this process alone: a thread
+    /// that waits for a page of it here goes on. What is stored from here on reaches nobody.
     pub fn cut_off(&self) -> Result<(), RegionError> {
         let prot = match self.0.protection {
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -259,9 +259,9 @@ impl Region {
             .map_err(|errno| RegionError::System { call: "mmap", errno })
     }
 
-    /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he
-    /// does with it, be he our own user or root. Kernels before 5.1 know no such seal; there the
-    /// mode alone keeps other users out.
+    /// Makes a region that only this mapping can write, whichever process gets a descriptor and
+    /// whatever it does with it, be it of our own user or of root. Kernels before 5.1 know no such
+    /// seal; there the mode alone keeps other users out.
     pub fn create_for_readers(len: u64) -> Result<Region, RegionError> {
         let fd = open_memfd(len, len)?;
         let region = Region::map_checked(fd, len, Protection::ReadWrite)?;
@@ -364,8 +364,8 @@ impl Region {
         Ok(Region(Arc::new(mapping)))
     }
 
-    /// Moves the content onto new pages, so that whoever maps the old ones no longer reaches it
-    /// (revocation by moving). Returns the new memfd.
+    /// Moves the content onto new pages, so that a process that maps the old ones no longer reaches
+    /// it (revocation by moving). Returns the new memfd.
     ///
     /// Stores that other threads of this process make during the call may be lost; the caller stops
     /// them.
@@ -410,8 +410,8 @@ impl Region {
         self.0.base
     }
 
-    /// How many clones there are, this one included: whoever lent memory to a region knows at 1
-    /// that nobody else uses it any more.
+    /// How many clones there are, this one included: at 1 the lender of the memory of a region
+    /// knows that nobody else uses it any more.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -515,7 +515,7 @@ impl Region {
     }
 
     /// As [`write_by`](Self::write_by), but the bytes become visible in any order: for memory whose
-    /// length is told elsewhere, afterwards.
+    /// length is reported elsewhere, afterwards.
     ///
     /// # Panics
     /// As [`write`](Self::write).

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The region that fills a range is the second view of it: a model copies through the region while
-//! the program may not look yet, and opens the range when the bytes are there.
+//! the program may not access it yet, and opens the range when the bytes are there.
 //!
 //! A range can be a window on one region, whose pages are shown by a userfaultfd and not by
 //! mappings of their own (`reservation/window.rs`, opened by
@@ -536,7 +536,7 @@ impl Reservation {
         }
         let base = self.0.base.wrapping_add(range.start as usize);
         // SAFETY: the range is of this reservation, which owns its addresses, and has no memory.
-        // The window is closed before the reservation ends: whoever opened it keeps that.
+        // The window is closed before the reservation ends: the caller that opened it ensures that.
         match unsafe { Window::open(base, len, region, region_offset, descriptor) } {
             Ok(window) => {
                 table.windows.insert(range.start, window);
@@ -569,7 +569,7 @@ impl Reservation {
         }
     }
 
-    /// Has whoever waits for the page of a window that a byte lies in get SIGSEGV.
+    /// Makes threads that wait for the page of a window that a byte lies in get SIGSEGV.
     pub(crate) fn refuse(&self, offset: u64, is_store: bool) -> Result<(), ReservationError> {
         let page = offset / PAGE * PAGE;
         match self.table().window(&(page..page + PAGE))? {

@@ -4,7 +4,7 @@
 //! The first word of a slot is its sequence number: slot `i` (counted from 0 without end) is full
 //! when that word is `i + 1`. So the consumer polls the very cache line that brings the message,
 //! and a short message costs one line transfer. The consumer publishes how many slots it has given
-//! back; the producer looks at that only when the ring seems full.
+//! back; the producer reads that only when the ring seems full.
 //!
 //! Invariant: `given back <= consumed <= produced <= given back + slots`. Both indices are private
 //! to their side; what the other side wrote is a claim: a wrong sequence number only makes the
@@ -114,7 +114,7 @@ impl<W: Words> Producer<W> {
         Some(Filling { slot, produced: &mut self.produced })
     }
 
-    /// Slots that are free as far as this side knows after a look.
+    /// Slots that are free as far as this side knows after it has read the count.
     pub fn free(&mut self) -> usize {
         self.reload_credit();
         self.shape.slots - (self.produced - self.given_back) as usize

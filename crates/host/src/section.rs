@@ -1,12 +1,12 @@
 //! A lock for short sections within one process, whose holder is known.
 //!
 //! A signal handler may send, receive and close. If it finds a lock taken by the very thread that
-//! it interrupted, waiting would be for ever; so it is told at once, and does without, or leaves
+//! it interrupted, waiting would be for ever; so it is refused at once, and does without, or leaves
 //! what it has to do to the section that it interrupted.
 //!
 //! Two threads may each be below a handler that interrupted a section, and want the lock of the
-//! other's. So whoever holds one already waits for another a second at most, and is then told the
-//! same.
+//! other's. So a thread that holds one already waits for another a second at most, and is then
+//! refused too.
 //!
 //! Invariant: the word names the thread from before the value is reached until after it was let go.
 //! Nobody sleeps or calls the program while holding it. A fork may take such locks first, so that

@@ -76,7 +76,7 @@ impl Stores {
             return copied;
         }
         let cost = &self.cost[how as usize];
-        // Whoever was interrupted over it counts twice at most.
+        // A copy that was interrupted counts as twice the last cost at most.
         let most = cost.load(Relaxed).checked_mul(2).filter(|most| *most > 0).unwrap_or(u64::MAX);
         cost.store((ns.saturating_mul(1 << 20) / copied).clamp(1, most), Relaxed);
         if how == Store::PastCache {

@@ -44,8 +44,6 @@ pub struct UdpPort {
     segments: bool,
     /// Whether the kernel joins several datagrams into one receive.
     joins: bool,
-    /// The one address that it sends to and hears, if it is connected.
-    peer: Option<SocketAddr>,
     peek: PeekState,
 }
 
@@ -62,26 +60,7 @@ enum PeekState {
 impl UdpPort {
     /// Binds an address and asks for buffers of `buffer_bytes`.
     pub fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
-        UdpPort::set_up(UdpSocket::bind(address)?, buffer_bytes)
-    }
-
-    /// A second socket on the same address, connected to `peer`: the kernel spares looking up the
-    /// route of each datagram, and hands it what comes from there.
-    pub fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
-        // Two sockets share an address if both agree at the time of binding. Afterwards the first
-        // one alone decides again who may join it.
-        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-        let bound = bind_shared(self.local);
-        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
-        let socket = bound?;
-        // What strangers send between these two calls comes out of this socket as if the peer had
-        // sent it: no more than any stranger could do by forging.
-        socket.connect(peer)?;
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
-        Ok(UdpPort { peer: Some(peer), ..UdpPort::set_up(socket, buffer_bytes)? })
-    }
-
-    fn set_up(socket: UdpSocket, buffer_bytes: usize) -> io::Result<UdpPort> {
+        let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
@@ -100,7 +79,7 @@ impl UdpPort {
         // must learn of paths that are smaller than they look.
         let (level, option) = path_size_option(&address);
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, peek: PeekState::Taken })
+        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peek: PeekState::Taken })
     }
 
     /// Takes out of the kernel's queue what a [receive](ReceiveBuffer::receive) has given and left
@@ -124,12 +103,6 @@ impl UdpPort {
     /// half).
     pub fn receive_buffer_bytes(&self) -> usize {
         get_option(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |n| n as usize)
-    }
-
-    /// Whether it sends to one address only. Then the network's errors come back from the next
-    /// call, whatever that sends.
-    pub fn is_connected(&self) -> bool {
-        self.peer.is_some()
     }
 
     /// Bytes that wait to be sent, and how many may, both as the kernel counts them. What goes to
@@ -163,11 +136,7 @@ impl UdpPort {
         let several = bytes.len() > segment_bytes;
         assert!(!several || self.segments && bytes.len().div_ceil(segment_bytes) <= UDP_SEGMENTS_MAX);
         if !several {
-            let sent = match self.peer {
-                Some(_) => net::send(&self.socket, bytes, SEND),
-                None => net::sendto(&self.socket, bytes, SEND, &to),
-            };
-            return Ok(sent.map(drop)?);
+            return Ok(net::sendto(&self.socket, bytes, SEND, &to).map(drop)?);
         }
         let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the piece is `bytes`.
@@ -265,13 +234,7 @@ impl UdpPort {
         segment_bytes: Option<u16>,
         flags: SendFlags,
     ) -> io::Result<()> {
-        let mut name = match self.peer {
-            Some(peer) => {
-                assert_eq!(peer, to, "a connected socket sends to its peer only");
-                SocketName::none()
-            }
-            None => SocketName::new(to),
-        };
+        let mut name = SocketName::new(to);
         let mut control = Control([0; CONTROL_BYTES]);
         // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -298,16 +261,6 @@ impl UdpPort {
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags.bits() as i32) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
-}
-
-/// Binds a socket that shares its address with others that agree to that.
-fn bind_shared(address: SocketAddr) -> io::Result<UdpSocket> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
-    bind(&socket, &address)?;
-    Ok(UdpSocket::from(socket))
 }
 
 impl AsFd for UdpPort {

@@ -4,8 +4,8 @@
 //! [`Waiter::wait`]; an embedded node and the simulator install a [`Stepper`].
 //!
 //! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the
-//! sleep flag, so no wake-up is lost: the waker publishes, fences, looks at the flag; the sleeper
-//! sets the flag, fences, looks again, sleeps.
+//! sleep flag, so no wake-up is lost: the waker publishes, fences, checks the flag; the sleeper
+//! sets the flag, fences, polls again, sleeps.
 
 mod backoff;
 mod bounds;
@@ -122,8 +122,8 @@ impl Waiter {
         self.stepper.as_ref().is_some_and(|stepper| stepper.try_send_inline(what))
     }
 
-    /// Waits until `ready` gives something. `block` sleeps until something may have come, at most until
-    /// the given time; it must announce itself and poll once more before it sleeps (see
+    /// Waits until `ready` gives something. `block` sleeps until something may have come, at most
+    /// until the given time; it must announce itself and poll once more before it sleeps (see
     /// [`WakeReceiver::sleep`]).
     ///
     /// # Errors

@@ -266,8 +266,7 @@ impl Launched {
         self.send_all(&Order::Signal { signal });
     }
 
-    /// Ends the job: SIGTERM, and SIGKILL after the grace. [`JobEvent::Ended`] tells when it is
-    /// done.
+    /// Ends the job: SIGTERM, and SIGKILL after the grace. [`JobEvent::Ended`] reports the end.
     pub fn end(&mut self) {
         self.ending = true;
         let grace_ms = self.grace.as_millis() as u64;

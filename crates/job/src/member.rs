@@ -252,7 +252,7 @@ impl Job {
     }
 
     /// Asks for more ranks of the same program; they join as soon as the launcher has started them,
-    /// which [`changes`](Self::changes) tells.
+    /// which [`changes`](Self::changes) reports.
     ///
     /// # Errors
     /// [`JobError::Transfer`].

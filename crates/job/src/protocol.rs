@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Start of the names of a job's exports.
 pub const JOB_PREFIX: &str = "vmmc.job/";
-/// Name among a rank's exports of the word through which its supervisor tells it of changes.
+/// Name among a rank's exports of the word through which its supervisor notifies it of changes.
 pub const CHANGES_NAME: &str = "vmmc.changes";
 /// Environment of a rank: number in the job, from 0.
 pub const RANK_VARIABLE: &str = "VMMC_RANK";

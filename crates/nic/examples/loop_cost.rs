@@ -47,7 +47,7 @@ struct Bench {
     time: Time,
 }
 
-/// Processor time of this thread where the system tells it, so that a busy machine does not spoil
+/// Processor time of this thread where the system reports it, so that a busy machine does not spoil
 /// the figures; else the time on the wall.
 fn spent_ns(origin: Instant) -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();

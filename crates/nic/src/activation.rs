@@ -1,9 +1,9 @@
 //! Activation: exports that a node brings up on demand, when somebody asks for their name.
 //!
-//! An import that waits for a name with the prefix in [`Config::on_demand`](crate::Config) is told
-//! to the driver, which may start the process that exports it, or refuse. So processes are created
-//! on other nodes without a message of their own: the request, its deadline, its user and its
-//! cancellation are those of the import. Source: [NT §3.2], where the daemons create processes;
+//! An import that waits for a name with the prefix in [`Config::on_demand`](crate::Config) is
+//! reported to the driver, which may start the process that exports it, or refuse. So processes are
+//! created on other nodes without a message of their own: the request, its deadline, its user and
+//! its cancellation are those of the import. Source: [NT §3.2], where the daemons create processes;
 //! that the request is an import is our departure.
 //!
 //! Invariant: at most [`ACTIVATIONS_WANTED_MAX`](crate::limits::ACTIVATIONS_WANTED_MAX) requests
@@ -71,7 +71,7 @@ impl ActivationRefusal {
 }
 
 impl Tables {
-    /// Somebody waits for `name`; if it is that of an on-demand export, the driver will hear of it.
+    /// Somebody waits for `name`; if it is that of an on-demand export, the driver learns of it.
     pub(crate) fn want_activation(&mut self, name: &str, uid: u32, peer: Option<u16>) {
         let is_on_demand = self.on_demand.as_deref().is_some_and(|prefix| name.starts_with(prefix));
         if is_on_demand && self.activations.len() < crate::limits::ACTIVATIONS_WANTED_MAX {

@@ -93,7 +93,7 @@ pub enum Command<'a> {
         notify: Option<u64>,
         /// Offset of a 64-bit word in the same export that grows by one after the data is there.
         counter: Option<u64>,
-        /// `None`: posted; only errors are told, as `SendFailed` or `ImportBroken`.
+        /// `None`: posted; only errors are reported, as `SendFailed` or `ImportBroken`.
         completion: Option<Cookie>,
     },
     /// Deliberate update of many ranges of the export, in turn, from one piece of data. The
@@ -106,7 +106,7 @@ pub enum Command<'a> {
         ranges: &'a [ByteRange],
         /// The data.
         source: Source<'a>,
-        /// As of a send; offset and length that are told span all ranges.
+        /// As of a send; the offset and length that are reported span all ranges.
         notify: Option<u64>,
         /// As of a send.
         counter: Option<u64>,

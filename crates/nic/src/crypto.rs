@@ -230,8 +230,8 @@ impl Keys {
 
 /// A key of either cipher. The branch between them goes the same way for all packets of a session.
 enum Key {
-    /// There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals
-    /// often.
+    /// There is nothing to prepare for it: a sender that seals seldom pays no more than one that
+    /// seals often.
     Aegis([u8; AEGIS_BYTES]),
     #[cfg(feature = "aes-256-gcm")]
     Aes(Box<aes::Key>),

@@ -1,8 +1,8 @@
 //! What can go wrong, one enum per call.
 //!
 //! Those that cross the wire or a ring carry numbers only and have a stable code with three
-//! arguments; who shows one to a user adds the name of the thing it tried, and where the remedy is
-//! an option of the driver, says that too.
+//! arguments; the caller that shows one to a user adds the name of the thing it tried, and where
+//! the remedy is an option of the driver, says that too.
 //! Invariant: `from_code(e.code(), e.args()) == Some(e)`, and no input makes `from_code` panic.
 
 use thiserror::Error;
@@ -563,7 +563,7 @@ pub enum RedirectError {
         /// The bound.
         max: u64,
     },
-    /// The destination does not lie in its region, or that does not exist. Told by drivers.
+    /// The destination does not lie in its region, or that does not exist. Reported by drivers.
     #[error("{len} bytes at offset {offset} are not inside the {size}-byte region that they are redirected to")]
     NoSuchPlace {
         /// First byte.
@@ -573,7 +573,7 @@ pub enum RedirectError {
         /// Bytes of the region; 0 if there is none.
         size: u64,
     },
-    /// The user has its share. Told by drivers.
+    /// The user has its share. Reported by drivers.
     #[error(
         "this user holds {own} of the {max} redirections of its node, its share while {free} are free for others; cancel some"
     )]

@@ -1,4 +1,4 @@
-//! What the engine tells its driver.
+//! What the engine reports to its driver.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Sender {
     }
 }
 
-/// Something a process or the driver must hear of. Take all of them after every call into the
+/// Something a process or the driver must learn of. Take all of them after every call into the
 /// engine.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
@@ -64,7 +64,7 @@ pub enum Event {
         /// Its last 8 bytes, little endian; fewer are zero-extended. Of a gather-send, those of its
         /// last range.
         last_word: u64,
-        /// The word that its sender asked to be told.
+        /// The word that its sender asked to have reported.
         word: u64,
         /// Who sent it.
         from: Sender,
@@ -78,7 +78,7 @@ pub enum Event {
         /// The import, or why not.
         result: Result<ImportGrant, ImportError>,
     },
-    /// An import ended; told once. Operations on it fail from now on.
+    /// An import ended; reported once. Operations on it fail from now on.
     ImportBroken {
         /// Who holds it.
         process: ProcessId,

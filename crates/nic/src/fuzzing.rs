@@ -287,7 +287,7 @@ fn sampled<T>(kind: u8, use_it: impl FnOnce(&Frame<'_>) -> T) -> Option<T> {
     None
 }
 
-/// What a datagram of a plain session says to whoever sees it.
+/// What a datagram of a plain session reveals to an observer.
 #[derive(Debug)]
 pub struct Seen {
     /// The number of the packet.

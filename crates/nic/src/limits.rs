@@ -31,7 +31,7 @@ pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
 pub const GRANTS_MAX: usize = 131_072;
 /// Peers known: 4 times the promised 64 nodes.
 pub const PEERS_MAX: usize = 256;
-/// Peers for which there is room whatever addresses processes ask: the promised 64 nodes, told by
+/// Peers for which there is room whatever addresses processes ask: the promised 64 nodes, named by
 /// the driver.
 pub const PEERS_CONFIGURED_KEPT: usize = 64;
 /// Addresses of one peer: two networks with two interfaces each.
@@ -53,8 +53,8 @@ pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// this node: twice as many as may wait there for names, so that waits never take all. A withdrawn
 /// one counts until its answer has come; those beyond it are asked for later.
 pub const ASKED_PER_PEER_MAX: usize = 2 * REMOTE_WAITS_PER_PEER_MAX;
-/// Requests for on-demand exports that the driver has not been told of; further ones are not told
-/// and end with their deadline.
+/// Requests for on-demand exports that have not been reported to the driver; further ones are not
+/// reported and end with their deadline.
 pub const ACTIVATIONS_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
 pub const PINGS_MAX: usize = 256;
@@ -89,7 +89,7 @@ pub const RING_BYTES_MIN: u64 = 8 * 1_024;
 pub const RING_BYTES_MAX: u64 = 4 << 20;
 /// Processes that have unread records in one ring: as many as have an entry there.
 pub const RING_WRITERS_MAX: usize = 4_096;
-/// Records that have been read, of which an append looks whose they were: more than one, so that
+/// Records that have been read, of which an append checks whose they were: more than one, so that
 /// the count catches up, and so few that nobody stalls the node.
 pub const RING_READS_PER_APPEND: usize = 64;
 /// Length of a transfer or export: 1 TiB keeps all offset arithmetic far from overflow.

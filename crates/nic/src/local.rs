@@ -250,7 +250,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Tells the exporter, if the export allows it.
+    /// Notifies the exporter, if the export allows it.
     pub(crate) fn notify(
         &mut self,
         target: &Target,

@@ -62,7 +62,7 @@ pub(crate) struct Newcomer {
 
 pub(crate) struct Peer {
     pub(crate) name: Option<NodeName>,
-    /// Told by the driver: stays when nothing uses it.
+    /// Named by the driver: stays when nothing uses it.
     pub(crate) configured: bool,
     pub(crate) paths: Vec<Path>,
     pub(crate) current: usize,

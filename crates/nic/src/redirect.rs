@@ -3,8 +3,8 @@
 //!
 //! Invariants: redirections of one export do not overlap; what `arrived` holds lies in the default
 //! buffer and nowhere else. When ranges would exceed their bound the deposit is refused: merging
-//! them would promise bytes that never came, forgetting some would lose bytes. A deposit looks at
-//! the redirections that it touches and at no others, and of those it leaves all but two complete.
+//! them would promise bytes that never came, forgetting some would lose bytes. A deposit reads the
+//! redirections that it touches and no others, and of those it leaves all but two complete.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ pub struct Redirect {
     pub cookie: Cookie,
 }
 
-/// Which redirection: no two that are posted have the same first byte, and the cookie tells it from
-/// others that were posted there before.
+/// Which redirection: no two that are posted have the same first byte, and the cookie distinguishes
+/// it from others that were posted there before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RedirectAt {
     /// The export.

@@ -130,7 +130,7 @@ pub struct ExportSpec {
 /// Which node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeSpec {
-    /// By its name, which a handshake with one of its addresses has told.
+    /// By its name, which a handshake with one of its addresses has revealed.
     Name(NodeName),
     /// By one of its addresses.
     Addr(SocketAddr),
@@ -171,7 +171,7 @@ pub enum Owner {
     OwnOrRoot,
     /// This user.
     User(u32),
-    /// The importer's own user, else root, else whoever admits the importer, else anybody.
+    /// The importer's own user, else root, else a user that admits the importer, else anybody.
     Any,
 }
 

@@ -85,7 +85,7 @@ type Writer = (u32, u32);
 /// What the node knows of one ring.
 #[derive(Default)]
 pub(crate) struct Ring {
-    /// Bytes that the owner has read, as far as the node has looked.
+    /// Bytes that the owner has read, as far as the node has checked.
     read: u64,
     written: u64,
     /// Bytes unread of each writer.
@@ -155,7 +155,7 @@ impl Ring {
         OpError::RingFull { needed, free: size - (self.written - self.read), size }
     }
 
-    /// Looks how far the owner has read, some records further each time.
+    /// Checks how far the owner has read, some records further each time.
     fn take_reads(&mut self, target: &Target, dma: &mut dyn Dma) {
         let mut word = [0; 8];
         dma.gather(target.memory, target.base + RING_READ_AT, &mut word);

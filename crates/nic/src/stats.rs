@@ -1,4 +1,4 @@
-//! Counters and plain descriptions of what exists, for whoever asks the driver.
+//! Counters and plain descriptions of what exists, for clients that ask the driver.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -178,7 +178,7 @@ pub(crate) enum WaitFor {
 pub(crate) enum WaitAt {
     /// For a name of this node.
     LocalName,
-    /// For any handshake that tells the name of the node.
+    /// For any handshake that reveals the name of the node.
     NodeName,
     /// For a session with this peer.
     Peer(u16),
@@ -219,7 +219,7 @@ pub(crate) struct Tables {
     pub(crate) activations: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
-    /// Imports of exports that have ended and that are still to be told so, behind `events`.
+    /// Imports of exports that have ended and that are still to be reported, behind `events`.
     pub(crate) breaking: VecDeque<Breaking>,
     pub(crate) takes_messages: bool,
     /// Peers are believed whose process asks.
@@ -289,7 +289,7 @@ impl Tables {
     }
 
     /// Ends the imports of an export that has ended: some now, and the others when all events are
-    /// taken. Whoever uses one of those meanwhile finds no export.
+    /// taken. A process that uses one of those meanwhile finds no export.
     pub(crate) fn break_imports(&mut self, mut importers: Vec<(ProcessId, Key<Import>)>, why: OpError) {
         let now = importers.split_off(importers.len().saturating_sub(BREAKS_PER_TURN));
         for (process, import) in now {

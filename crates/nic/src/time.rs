@@ -1,4 +1,4 @@
-//! Time as the engine sees it: a number handed in by whoever steps it.
+//! Time as the engine sees it: a number handed in by the driver that steps it.
 //!
 //! Invariant: the engine never asks for the time; equal inputs at equal times give equal outputs.
 

@@ -1,7 +1,7 @@
 //! Who waits for a name to be exported here.
 //!
 //! Invariant: each waiter of a name stands in `all` and, under whose exports it takes, in
-//! `by_owner`. So an export finds those who take it without a look at the others, of which one user
+//! `by_owner`. So an export finds those who take it without checking the others, of which one user
 //! may have thousands under a name that somebody else exports.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ struct OfName {
 #[derive(Default)]
 pub(crate) struct Waiters {
     names: BTreeMap<String, OfName>,
-    /// Waiters that an export has looked at.
+    /// Waiters that an export has checked.
     #[cfg(test)]
     looks: usize,
 }
@@ -84,8 +84,8 @@ impl Waiters {
         self.names.len()
     }
 
-    /// Has somebody wait for a name. Gives who waited in its place, which only a node that asks
-    /// twice can have.
+    /// Has somebody wait for a name. Returns the waiter that was in its place, which only a node
+    /// that asks twice can have.
     pub(crate) fn add(&mut self, name: String, takes: Takes, waiter: Waiter) -> Option<Waiter> {
         let of_name = self.names.entry(name).or_default();
         let key = waiter.key();
@@ -97,7 +97,7 @@ impl Waiters {
         before.map(|(_, waiter)| waiter)
     }
 
-    /// Whoever waited for a name waits no more.
+    /// A waiter for a name waits no more.
     pub(crate) fn remove(&mut self, name: &str, key: WaiterKey) -> Option<Waiter> {
         let of_name = self.names.get_mut(name)?;
         let (takes, waiter) = of_name.all.remove(&key)?;

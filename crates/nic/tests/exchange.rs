@@ -61,7 +61,7 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         s.world.run_to_quiescence();
         assert_eq!(&s.world.bytes(1, s.target)[8..14], b"losted");
         assert!(s.world.nodes[0].engine.stats().retransmits > 0);
-        // If others follow, they tell that it is missing before a timeout does.
+        // If others follow, they reveal that it is missing before a timeout does.
         let timeouts = s.world.nodes[0].engine.stats().timeouts;
         s.world.faults.loss = 1_000;
         assert!(s.world.try_send_inline(0, s.sender, (s.import, 32), b"missing"));
@@ -266,7 +266,7 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         let before = paths(&s.world);
         let [later, earlier, nowhere] = [7, 8, 9].map(|path| addr(0, path));
         s.world.nodes[0].addrs.extend([later, earlier]);
-        // What is held for the gap, and what closes it: only the newest packet tells where the peer
+        // What is held for the gap, and what closes it: only the newest packet shows where the peer
         // is.
         s.world.deliver(1, later, &mut new.clone());
         s.world.deliver(1, earlier, &mut old.clone());

@@ -61,7 +61,7 @@ fn own_exports_come_before_those_of_root_and_others_must_be_asked_for() {
         export(&mut world, VICTIM, "x", Access::SameUser).unwrap();
         assert_eq!(whose(import(&mut world, from, VICTIM, "x", Owner::default())), Ok(VICTIM));
         assert_eq!(whose(import(&mut world, from, VICTIM, "x", Owner::User(ROOT))), Ok(ROOT));
-        // Any: whoever admits, but no squatter who does not.
+        // Any: a user who admits the importer, but no squatter who does not.
         export(&mut world, SQUATTER, "y", Access::SameUser).unwrap();
         export(&mut world, 1_002, "y", Access::Anyone).unwrap();
         assert_eq!(whose(import(&mut world, from, VICTIM, "y", Owner::Any)), Ok(1_002));
@@ -79,7 +79,7 @@ fn an_export_that_does_not_admit_the_importer_is_not_told_of() {
             world.start_import_of(from, process, 1, (ImportTarget::Id(export), owner), false);
             world.import_answer(from)
         };
-        // An id is no name: who has been given it is refused by the access list.
+        // An id is no name: a user who has been given it is refused by the access list.
         assert_eq!(by_id(&mut world, Owner::default()), Err(ImportError::NotPermitted { uid: VICTIM }));
         assert!(matches!(by_id(&mut world, Owner::User(VICTIM)), Err(ImportError::StaleExport { .. })));
     }

@@ -308,7 +308,7 @@ fn whatever_addresses_are_asked_there_is_room_for_the_peers_of_the_configuration
         let full = (at == asked).then_some(ImportError::TableFull { max: asked as u64 });
         assert_eq!(refusal(&mut world), full, "{at}");
     }
-    // The driver tells of as many as have room, of which one answers.
+    // The driver names as many as have room, of which one answers.
     let to = world.nodes[1].addrs.clone();
     let mut told = 1;
     world.nodes[0].engine.add_peer(now, &to).expect("room for peers of the configuration");

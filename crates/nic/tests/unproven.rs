@@ -83,8 +83,7 @@ fn a_datagram_without_proof_changes_nothing_in_any_state() {
                 changes_nothing(&mut world, &damaged, "a damaged datagram");
             }
             changes_nothing(&mut world, &data[..data.len() - 1], "a datagram cut short");
-            // Every kind with the name of this session or attempt, which whoever sees the wire
-            // knows.
+            // Every kind with the name of this session or attempt, known to observers of the wire.
             for kind in 0..16 {
                 for number in (0..10).chain([u64::MAX, 1 << 40]) {
                     for body in [&[][..], &[0; 16], &[7; 32], &[1; 200]] {

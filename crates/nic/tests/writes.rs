@@ -239,7 +239,7 @@ fn a_full_ring_refuses_and_no_later_record_overtakes_one_that_was_refused() {
         assert_eq!(s.append(1, &data, 1_000, 0), Ok(data.len() as u64));
         let words: Vec<u64> = s.take().iter().map(|(head, _)| head.word).collect();
         assert_eq!(words, (0..accepted).chain([1_000]).collect::<Vec<_>>());
-        // There is room, but not for whoever does not know that it was refused.
+        // There is room, but not for a sender that does not know that it was refused.
         assert!(matches!(s.append(0, &data, 2_000, 0), Err(OpError::RingFull { free: RING_BYTES, .. })));
         assert!(matches!(s.append(0, &data, 2_000, 2), Err(OpError::RingFull { .. })));
         assert_eq!(s.append(0, &data, 2_001, 1), Ok(data.len() as u64));

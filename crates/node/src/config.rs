@@ -47,7 +47,7 @@ pub enum Serve {
     /// A node that root runs serves everybody. A node of another user serves nobody else.
     #[default]
     ByOwner,
-    /// Nobody else, whoever runs it.
+    /// Nobody else, no matter which user runs it.
     Own,
     /// Everybody.
     Any,
@@ -148,7 +148,7 @@ pub struct NodeConfig {
     pub utlb: UtlbConfig,
     /// Whether a daemon takes SIGTERM and SIGINT of its process as the order to end cleanly.
     pub handle_signals: bool,
-    /// Whether a daemon leaves the terminal of whoever started it.
+    /// Whether a daemon leaves the terminal of the process that started it.
     pub detach: bool,
     /// How much a daemon writes down; none: [`LogLevel::Info`].
     pub log_level: Option<LogLevel>,

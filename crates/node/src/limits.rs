@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Commands taken from one ring before the next ring has its turn: long enough to fill a packet
 /// with short sends, short enough that 64 busy rings turn in a millisecond.
 pub const RING_BATCH: usize = 32;
-/// Pages of its own that a command may name for the price of one command: the node looks whether
+/// Pages of its own that a command may name for the price of one command: the node checks whether
 /// each is pinned.
 pub const RING_WORK_PAGES: u64 = 512;
 /// Ranges of a gather-send for the price of one command: the node copies each by itself.
@@ -22,12 +22,12 @@ pub const RING_WORK_COPIES: u64 = 16;
 /// step each: with so many no further command of the process is taken. Those that were withdrawn
 /// are among them until their turn.
 pub const REDIRECTING_PER_PROCESS_MAX: usize = 16;
-/// Looks at a ring in vain before it is looked at only now and then.
+/// Polls of a ring in vain before it is polled only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
 /// Steps between two polls of quiet rings: adds some microseconds to the first command after a
-/// pause, and spares the others the look.
+/// pause, and spares the others the poll.
 pub const RING_QUIET_EVERY: u32 = 16;
-/// Up to this many rings are all looked at each time: it costs less than deciding.
+/// Up to this many rings are all polled each time: it costs less than deciding.
 pub const RINGS_FEW: usize = 4;
 /// Connections, attached or not: all processes that the engine takes, and the programs whose stream
 /// sockets are served. One user has half of them, unless it is the node's own.
@@ -54,7 +54,7 @@ pub const SOCKET_CLOSERS_MAX: usize = 4;
 /// that nobody can copy it any more.
 pub const CLOSE_BEGUN: Duration = Duration::from_millis(1);
 /// Time after which a close is interrupted, and then again after twice as long: a thousand times
-/// what one takes that waits for nothing, so that whoever makes it wait holds up some hundred
+/// what one takes that waits for nothing, so that a user that makes it wait holds up some hundred
 /// others of its own in a second, and no fewer.
 pub const CLOSE_TIME_LIMIT: Duration = Duration::from_millis(2);
 /// Memory of one region, bytes, that the thread that serves everybody gives back to the kernel
@@ -128,8 +128,8 @@ pub const CLOSES_PER_TURN: usize = 16;
 /// Of these, connections of processes, or clients of the sockets service: each takes its exports,
 /// imports and waits along, of which it may have tens of thousands, some milliseconds.
 pub const CLOSES_PER_TURN_OF_PROCESSES: usize = 1;
-/// Revocations that are looked at in a turn, and of these the share of one process before the next
-/// has its turn: each is a look at the lanes of the processes that are inside a transfer.
+/// Revocations that are polled in a turn, and of these the share of one process before the next has
+/// its turn: each is a read of the lanes of the processes that are inside a transfer.
 pub const REVOCATIONS_PER_TURN: usize = 128;
 /// See [`REVOCATIONS_PER_TURN`].
 pub const REVOCATIONS_PIECE: usize = 8;
@@ -206,7 +206,7 @@ pub const STARTS_BURST: u32 = SUPERVISORS_MAX as u32 / 2;
 /// Time after which one more may be started for it: an eightieth of the node's time at most.
 pub const STARTS_EVERY: Duration = Duration::from_millis(250);
 /// Time that a supervisor may take until it serves; then it is ended. An idle machine takes some
-/// milliseconds, and whoever waits for it gives up about then.
+/// milliseconds, and the client that waits for it gives up about then.
 pub const ACTIVATION_TIME: Duration = Duration::from_secs(20);
 /// Users whose starts are remembered; of more, those who have waited longest are forgotten.
 pub const STARTERS_MAX: usize = 1_024;
@@ -214,7 +214,7 @@ pub const STARTERS_MAX: usize = 1_024;
 /// [`ORPHANS_PAUSE_MAX`].
 pub const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 /// Longest such pause: what runs away from the search, by forking again and again, costs a thread
-/// one look at all processes in that time.
+/// one scan of all processes in that time.
 pub const ORPHANS_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes at the end of the standard error of a daemon or a supervisor that are worth repeating.
 pub const STDERR_TAIL_BYTES: usize = 4096;
@@ -246,7 +246,7 @@ pub const LOG_ALL_EVERY: Duration = Duration::from_millis(100);
 pub const LOG_SOURCES_MAX: usize = 256;
 /// Lines of the station that wait until the daemon writes them, which it does after each step.
 pub const LOG_WAITING_MAX: usize = 256;
-/// Time between two looks at the counters of packets and calls that tell of attacks and mistakes.
+/// Time between two reads of the counters of packets and calls that reveal attacks and mistakes.
 pub const LOG_COUNTERS_EVERY: Duration = Duration::from_secs(10);
 
 /// Pages that one call may pin and unpin: 64 MiB, so that a call never keeps the node for long.
@@ -287,14 +287,6 @@ pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 /// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
 /// gathered behind it.
 pub const HELD_RUNS_MAX: usize = 2;
-/// Sends in a row to one address after which a socket is connected to it.
-pub const CONNECT_SENDS: u32 = 256;
-/// Empty polls of the other sockets after which they are polled only now and then.
-pub const OTHERS_BUSY_POLLS: u32 = 16;
-/// So often then: each poll costs a system call, and what comes there waits for at most so many.
-pub const OTHERS_POLL_EVERY: u32 = 16;
-/// Receives that brought something after which the others are polled all the same.
-pub const OTHERS_POLL_AFTER: u32 = 64;
 /// Steps with work between two sleeps after which sockets no longer report to the epoll set.
 pub const DISARM_STEPS: u32 = 64;
 /// Addresses whose path size and socket are remembered: four for each of the engine's peers.
@@ -306,7 +298,7 @@ pub const PROBES_PER_SECOND: u32 = 100;
 pub const AWAKE_TIME: Duration = Duration::from_nanos(vmmc_host::limits::NODE_POLL_NS);
 /// Longest data that a sleeping thread may be waiting for a word of.
 pub const AWAITED_BYTES_MAX: u64 = 4096;
-/// Processes that are woken after one step because of such data; more find it at their next look,
+/// Processes that are woken after one step because of such data; more find it at their next check,
 /// at most a millisecond later.
 pub const TOUCHED_MAX: usize = 64;
 /// Time between two polls of the control sockets while rings and network are busy.

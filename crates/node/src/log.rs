@@ -10,7 +10,7 @@
 //!
 //! Invariant: nobody can fill the disk or hide other lines through it: lines have a bound for each
 //! source and for all, files one of size and number. A line is one line, with nothing that a
-//! terminal obeys. Writing never waits for whoever reads. Nothing on the way of data writes any.
+//! terminal obeys. Writing never waits for the reader. Nothing on the way of data writes any.
 
 use crate::config::NodeConfig;
 use crate::limits::{
@@ -175,7 +175,7 @@ impl Log {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |about| {
             let text = format!("{} error node: {}\n", utc(SystemTime::now()), printable(&about.to_string()));
-            // Whoever reads it may have removed it; the process ends anyway.
+            // A reader may have removed it; the process ends anyway.
             let _ = open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
             before(about);
         }));
@@ -206,13 +206,13 @@ fn stderr_is_the_journal() -> bool {
     rustix::fs::fstat(std::io::stderr()).is_ok_and(|about| stream == format!("{}:{}", about.st_dev, about.st_ino))
 }
 
-/// A line of at most a pipe's page; dropped when whoever reads does not.
+/// A line of at most a pipe's page; dropped when the reader does not read.
 fn to_stderr(line: &str) {
     let stderr = std::io::stderr();
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
     if matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0) {
-        // Whoever started us may have closed it.
+        // The process that started us may have closed it.
         let _ = (&stderr).write_all(line.as_bytes());
     }
 }

@@ -7,10 +7,9 @@
 mod port;
 
 use crate::limits::{
-    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, CONNECT_SENDS, HELD_RUNS_MAX, PROBES_PER_SECOND,
-    ROUTES_MAX, SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
+    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, PROBES_PER_SECOND, ROUTES_MAX,
+    SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
-use crate::polling::SocketPolls;
 use crate::station::ConnectionId;
 use port::{Port, Traffic};
 use rustix::event::epoll;
@@ -38,7 +37,6 @@ const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES
 pub(crate) struct Network<P: Port = UdpPort> {
     ports: Vec<P>,
     received: P::Received,
-    polls: SocketPolls,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: PayloadBuffer,
     /// The way of pages that go out by reference.
@@ -51,10 +49,6 @@ pub(crate) struct Network<P: Port = UdpPort> {
     probes: Probes,
     /// Whether the kernel cuts sends into datagrams, on every path tried so far.
     segments: bool,
-    /// A socket connected to the address of most sends, and that address.
-    connected: Option<(SocketAddr, P)>,
-    /// Sends in a row to the same address.
-    streak: (SocketAddr, u32),
     /// Where readable sockets show.
     epoll: Arc<OwnedFd>,
     /// Whether they show there now.
@@ -91,7 +85,6 @@ struct Counters {
     unanswered: u64,
     held: u64,
     probes: u64,
-    connected_sockets: u64,
 }
 
 /// A run that waits for room.
@@ -120,7 +113,6 @@ impl<P: Port> Network<P> {
         let mut network = Network {
             ports: Vec::new(),
             received: P::Received::default(),
-            polls: SocketPolls::new(),
             buffer: PayloadBuffer::new(2 * ROOM),
             pages: PagePipe::new(),
             held: VecDeque::new(),
@@ -128,8 +120,6 @@ impl<P: Port> Network<P> {
             last: 0,
             probes: Probes::default(),
             segments: true,
-            connected: None,
-            streak: (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 0),
             epoll,
             armed: true,
             counters: Counters::default(),
@@ -155,18 +145,17 @@ impl<P: Port> Network<P> {
         Ok(())
     }
 
-    /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks
-    /// there, and being in it costs time with each datagram. Says whether they are where they
-    /// should be.
+    /// Puts the sockets into the epoll set or takes them out: between two sleeps nothing reads it,
+    /// and membership costs time with each datagram. Returns whether they are where they should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
         // What is left in a socket would end a sleep at once.
-        self.ports.iter_mut().chain(self.connected.iter_mut().map(|(_, port)| port)).for_each(P::release);
+        self.ports.iter_mut().for_each(P::release);
         if self.armed == armed {
             return true;
         }
         self.armed = armed;
         let mut all = true;
-        for port in self.ports.iter().chain(self.connected.iter().map(|(_, port)| port)) {
+        for port in &self.ports {
             // Taking out fails only for a socket that is not there.
             if !armed {
                 let _ = epoll::delete(&*self.epoll, port);
@@ -200,53 +189,28 @@ impl<P: Port> Network<P> {
     /// anything.
     #[inline]
     pub(crate) fn receive(&mut self, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
-        if self.connected.is_none() {
-            return (0..polls).any(|_| self.receive_others(station, now));
+        if self.ports.len() == 1 {
+            return self.receive_from(0, station, now, polls);
         }
-        if self.receive_from(None, station, now, polls) {
-            // Somebody may wait for just this. The others are polled when there is nothing, and now
-            // and then.
-            if self.polls.connected_brought() {
-                self.receive_others(station, now);
+        (0..polls).any(|_| {
+            let mut any = false;
+            for index in 0..self.ports.len() {
+                any |= self.receive_from(index, station, now, 1);
             }
-            return true;
-        }
-        if !self.polls.others_are_due(polls) {
-            return false;
-        }
-        let any = self.receive_others(station, now);
-        if any {
-            self.polls.others_brought();
-        }
-        any
+            any
+        })
     }
 
-    #[inline(never)]
-    fn receive_others(&mut self, station: &mut impl Traffic, now: Time) -> bool {
-        let mut any = false;
-        for index in 0..self.ports.len() {
-            any |= self.receive_from(Some(index), station, now, 1);
-        }
-        any
-    }
-
-    /// Takes what has come to one socket; none: the connected one.
+    /// Takes what has come to one socket.
     #[inline]
-    fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
+    fn receive_from(&mut self, index: usize, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
-        let Some(port) = (match index {
-            None => self.connected.as_mut().map(|(_, port)| port),
-            Some(index) => self.ports.get_mut(index),
-        }) else {
-            return false;
-        };
-        let came = port.receive(&mut self.received, polls, |from, datagram| {
+        let came = self.ports[index].receive(&mut self.received, polls, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
-            // The connected socket receives from one address only, whose route is known.
-            if index.is_some() && routes.get(last).is_none_or(|r| r.address != from) {
+            if routes.get(last).is_none_or(|r| r.address != from) {
                 stranger = Some(from);
             }
         });
@@ -255,7 +219,7 @@ impl<P: Port> Network<P> {
         let came = came.unwrap_or(false);
         self.counters.receives += u64::from(came);
         if let Some(from) = stranger {
-            self.learn(from, index, station, now);
+            self.learn(from, Some(index), station, now);
         }
         came
     }
@@ -312,13 +276,11 @@ impl<P: Port> Network<P> {
         if !self.held.is_empty() {
             return false;
         }
-        let known = self.routes.get(self.last).filter(|route| route.probed).map(|route| route.address);
-        let connected = self.connected.as_ref().filter(|(to, _)| known == Some(*to));
+        let (routes, ports, last) = (&self.routes, &self.ports, self.last);
         let mut sent = None;
         let quickly = |to, datagram: &[u8]| {
-            sent = connected
-                .filter(|(address, _)| *address == to)
-                .map(|(_, port)| send(port, to, datagram, datagram.len()));
+            let known = routes.get(last).filter(|route| route.address == to && route.probed);
+            sent = known.map(|route| ports[route.port].send(to, datagram, datagram.len()));
         };
         let transmit = station.try_send_inline(now, from, what, &mut self.buffer[..ROOM], quickly);
         let Some(Transmit { to, len, .. }) = transmit else { return false };
@@ -327,7 +289,7 @@ impl<P: Port> Network<P> {
             self.flush(&run, station, now);
             return true;
         };
-        self.count(to, self.last, 1, len);
+        self.count(1, len);
         if let Err(e) = sent {
             self.failed(&e, &run, self.last, station);
         }
@@ -339,7 +301,7 @@ impl<P: Port> Network<P> {
         !self.held.is_empty()
     }
 
-    pub(crate) fn counters(&self) -> [(&'static str, u64); 12] {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 11] {
         let c = &self.counters;
         [
             ("udp_receives", c.receives),
@@ -353,7 +315,6 @@ impl<P: Port> Network<P> {
             ("udp_unanswered", c.unanswered),
             ("udp_held", c.held),
             ("udp_probes", c.probes),
-            ("udp_connected_sockets", c.connected_sockets),
         ]
     }
 
@@ -363,10 +324,10 @@ impl<P: Port> Network<P> {
         let (to, len) = (transmit.to, transmit.len);
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         let known = known.filter(|_| self.held.is_empty());
-        // Whoever has borrowed memory ends the loan.
+        // The borrower of the memory ends the loan.
         if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
-            let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.connected, to, route.port));
+            let (memory, port) = ((region, lent.offset, lent.len), &self.ports[route.port]);
             // Only to a node of this machine: nobody else could see what the memory holds later
             // (docs/security.md).
             let splice = lent.by_reference
@@ -378,7 +339,7 @@ impl<P: Port> Network<P> {
             station.end_of_loan();
             if sent {
                 self.counters.spliced_out += u64::from(spliced);
-                self.count(to, self.last, 1, len + lent.len);
+                self.count(1, len + lent.len);
                 return;
             }
         }
@@ -392,8 +353,8 @@ impl<P: Port> Network<P> {
             self.counters.send_errors += 1;
             return;
         };
-        self.count(run.to, route, run.count, run.end - run.start);
-        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
+        self.count(run.count, run.end - run.start);
+        let port = &self.ports[self.routes[route].port];
         if run.to_stranger && (!self.held.is_empty() || !has_room_for_strangers(port)) {
             self.counters.unanswered += run.count as u64;
             return;
@@ -404,40 +365,16 @@ impl<P: Port> Network<P> {
             let bytes = self.buffer[run.start..run.end].to_vec();
             return self.held.push_back(Held { to: run.to, bytes, segment: run.segment });
         }
-        if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
+        if let Err(e) = port.send(run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
     }
 
     #[inline]
-    fn count(&mut self, to: SocketAddr, route: usize, datagrams: usize, bytes: usize) {
-        self.promote(to, route);
+    fn count(&mut self, datagrams: usize, bytes: usize) {
         self.counters.sends += 1;
         self.counters.datagrams_out += datagrams as u64;
         self.counters.bytes_out += bytes as u64;
-    }
-
-    /// Counts sends to the same address, and connects a socket to it when there are many.
-    #[inline]
-    fn promote(&mut self, to: SocketAddr, route: usize) {
-        if self.streak.0 != to {
-            self.streak = (to, 0);
-        } else if self.streak.1 < CONNECT_SENDS {
-            self.streak.1 += 1;
-            if self.streak.1 == CONNECT_SENDS && self.connected.as_ref().is_none_or(|(address, _)| *address != to) {
-                self.connect_port(to, route);
-            }
-        }
-    }
-
-    /// Connects a socket to the address. Datagrams that wait in a former one are lost, as on any
-    /// wire.
-    #[cold]
-    fn connect_port(&mut self, to: SocketAddr, route: usize) {
-        let port = self.ports[self.routes[route].port].connected(to, SOCKET_BUFFER_BYTES);
-        // If it cannot be had, everything goes on as before.
-        self.connected = port.ok().filter(|port| self.show(port).is_ok()).map(|port| (to, port));
-        self.counters.connected_sockets += 1;
     }
 
     #[cold]
@@ -456,15 +393,7 @@ impl<P: Port> Network<P> {
                     self.hold(run, at);
                 }
             }
-            // That says nothing about the address. A connected socket keeps what it has received.
-            Some(Errno::NOBUFS | Errno::NOMEM) => self.counters.send_errors += 1,
-            _ => {
-                self.counters.send_errors += 1;
-                // A connected socket keeps the address it was given; the host may have another one
-                // by now.
-                self.connected = self.connected.take().filter(|(address, _)| *address != run.to);
-                self.streak.1 = 0;
-            }
+            _ => self.counters.send_errors += 1,
         }
     }
 
@@ -476,10 +405,10 @@ impl<P: Port> Network<P> {
 
     /// Sends the datagrams of a run one by one; gives where the first is that found no room.
     fn send_singly(&mut self, run: &Run, route: usize) -> Option<usize> {
-        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
+        let port = &self.ports[self.routes[route].port];
         for at in (run.start..run.end).step_by(run.segment) {
             let datagram = &self.buffer[at..run.end.min(at + run.segment)];
-            match send(port, run.to, datagram, datagram.len()) {
+            match port.send(run.to, datagram, datagram.len()) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Some(at),
                 Err(_) => self.counters.send_errors += 1,
                 Ok(()) => {}
@@ -497,7 +426,7 @@ impl<P: Port> Network<P> {
         self.counters.send_errors += 1;
         self.routes[route].probed = false;
         station.set_path_mtu(run.to, way.payload_bytes);
-        let port = port(&self.ports, &self.connected, run.to, self.routes[route].port);
+        let port = &self.ports[self.routes[route].port];
         for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
             // What is not sent is lost, as on any wire.
             let _ = port.send_in_pieces(run.to, datagram);
@@ -522,8 +451,8 @@ impl<P: Port> Network<P> {
                 }
                 continue;
             }
-            let port = port(&self.ports, &self.connected, to, self.routes[route].port);
-            match send(port, to, &bytes, segment) {
+            let port = &self.ports[self.routes[route].port];
+            match port.send(to, &bytes, segment) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.hold(&run, run.start);
@@ -610,30 +539,11 @@ impl<P: Port> Network<P> {
     }
 }
 
-/// The socket for an address: the connected one if it is for this address.
-#[inline]
-fn port<'a, P>(ports: &'a [P], connected: &'a Option<(SocketAddr, P)>, to: SocketAddr, index: usize) -> &'a P {
-    match connected {
-        Some((address, port)) if *address == to => port,
-        _ => &ports[index],
-    }
-}
-
 /// Whether answers to strangers may be added to what waits in a socket. They can be made to wait
 /// for seconds, by questions that seem to come from addresses of this wire that nobody has; half of
 /// the room is for others.
 fn has_room_for_strangers(port: &impl Port) -> bool {
     port.send_queue_bytes().is_ok_and(|(waiting, most)| waiting <= most / 2)
-}
-
-/// Sends, once more if the error may have been that of an earlier datagram, or of none: anybody can
-/// send errors of the network.
-#[inline]
-fn send(port: &impl Port, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
-    match port.send(to, bytes, segment) {
-        Err(e) if port.is_connected() && e.kind() != io::ErrorKind::WouldBlock => port.send(to, bytes, segment),
-        other => other,
-    }
 }
 
 impl Run {

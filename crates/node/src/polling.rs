@@ -1,10 +1,7 @@
 //! How often a node polls which of its sources.
 //!
-//! ```text
-//!   step by step   Steps         control sockets: rarely while there is work, soon after it ends;
-//!                                sockets out of the epoll set while nobody sleeps
-//!   by receive     SocketPolls   the sockets beside the connected one
-//! ```
+//! Control sockets are polled rarely while there is work, and soon after it ends. The network's
+//! sockets leave the epoll set while nobody sleeps.
 //!
 //! Invariant: no source is given up: whatever came before, each is polled again after a bounded
 //! number of steps or polls. Source: measured with `vmmc bench`; each bound has its reason in
@@ -12,7 +9,7 @@
 
 use crate::limits::{
     CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST, CONTROL_POLL_STEPS,
-    DISARM_STEPS, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY,
+    DISARM_STEPS,
 };
 use std::time::Duration;
 use vmmc_nic::Time;
@@ -54,8 +51,8 @@ impl Steps {
         std::mem::take(&mut self.sent_inline)
     }
 
-    /// Whether something may be sent past the rings: never twice without a step between, so that
-    /// whoever only sends serves his node too.
+    /// Whether something may be sent past the rings: never twice without a step between, so that a
+    /// caller that only sends serves its node too.
     #[inline]
     pub(crate) fn may_send_inline(&self) -> bool {
         !self.sent_inline
@@ -140,40 +137,6 @@ impl Steps {
     /// Somebody sleeps: the sockets are in the epoll set.
     pub(crate) fn sleeps(&mut self) {
         self.busy = 0;
-    }
-}
-
-/// Which sockets to poll.
-pub(crate) struct SocketPolls {
-    /// Polls of the connected socket since the others brought something.
-    others_empty_polls: u32,
-    /// Polls of the connected socket that brought something.
-    connected: u32,
-}
-
-impl SocketPolls {
-    pub(crate) fn new() -> SocketPolls {
-        SocketPolls { others_empty_polls: 0, connected: 0 }
-    }
-
-    /// The connected socket brought something; says whether the others are polled too.
-    #[inline]
-    pub(crate) fn connected_brought(&mut self) -> bool {
-        self.connected = self.connected.wrapping_add(1);
-        self.connected % OTHERS_POLL_AFTER == 0
-    }
-
-    /// The connected socket brought nothing in `polls` polls; says whether the others are polled.
-    #[inline]
-    pub(crate) fn others_are_due(&mut self, polls: u32) -> bool {
-        let before = self.others_empty_polls;
-        self.others_empty_polls = before.wrapping_add(polls);
-        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.others_empty_polls / OTHERS_POLL_EVERY
-    }
-
-    /// They were, and brought something.
-    pub(crate) fn others_brought(&mut self) {
-        self.others_empty_polls = 0;
     }
 }
 
@@ -295,48 +258,6 @@ mod tests {
             assert!((1..DISARM_STEPS).all(|_| !steps.leaves_epoll()), "not for a few steps");
             assert!(steps.leaves_epoll());
             steps.sleeps();
-        }
-    }
-
-    #[test]
-    fn other_sockets_are_polled_though_the_connected_one_always_brings_something() {
-        let mut polls = SocketPolls::new();
-        for connected in [0, u32::MAX - 100] {
-            polls.connected = connected;
-            let polled = (0..10 * OTHERS_POLL_AFTER).filter(|_| polls.connected_brought()).count();
-            assert_eq!(polled, 10, "from {connected}");
-        }
-    }
-
-    #[test]
-    fn other_sockets_that_brought_something_are_polled_each_time_for_a_while() {
-        let mut polls = SocketPolls::new();
-        for _ in 0..2 {
-            assert!((0..OTHERS_BUSY_POLLS).all(|_| polls.others_are_due(1)));
-            let rarely = (0..10 * OTHERS_POLL_EVERY).filter(|_| polls.others_are_due(1)).count();
-            assert_eq!(rarely, 10);
-            polls.others_brought();
-        }
-    }
-
-    #[test]
-    fn sockets_that_bring_nothing_are_polled_now_and_then_for_ever() {
-        for start in [0, 1_000, u32::MAX - 100] {
-            let mut polls = SocketPolls { others_empty_polls: start, ..SocketPolls::new() };
-            let (mut made, mut tries) = (0, 0);
-            while made < 1_000 {
-                let mut since = 0;
-                loop {
-                    let some = if tries % 2 == 0 { 1 } else { 7 };
-                    (since, tries) = (since + some, tries + 1);
-                    if polls.others_are_due(some) {
-                        break;
-                    }
-                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.others_empty_polls);
-                }
-                made += since;
-            }
-            assert!(tries > 200, "they are not polled each time: {tries}");
         }
     }
 }

@@ -58,7 +58,7 @@ impl Runner {
         let input = Arc::new(input);
         let network = Network::bind(&config.listen, input.clone())
             .map_err(|(address, e)| RunError::Bind { address, why: e.to_string() })?;
-        // Who may have processes started here by anybody's word has decided to believe it.
+        // An owner that lets processes be started here by anybody's word has decided to believe it.
         let trust_users = key.is_some() || config.plain_trust_users || config.plain_run;
         let station = StationConfig {
             name,
@@ -116,7 +116,7 @@ impl Runner {
         worked |= self.station.step(now);
         worked |= self.network.transmit(&mut self.station, now);
         // Control comes while the answer to what was sent is under way, not between its arrival and
-        // whoever waits for it.
+        // the thread that waits for it.
         if self.steps.control_is_due(worked, now) {
             self.steps.polls_control(now);
             self.stir(now);
@@ -161,8 +161,8 @@ impl Runner {
         if !self.network.receive(&mut self.station, now, polls) {
             return false;
         }
-        // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for
-        // an answer, and processes that are told something.
+        // Mere data calls for nothing: the process that waits for it goes first. So do peers that
+        // wait for an answer, and processes that are notified.
         if self.station.has_pending_work() {
             self.network.transmit(&mut self.station, now);
             self.station.serve_events(now);
@@ -174,7 +174,7 @@ impl Runner {
         true
     }
 
-    /// Serves what processes ask on their control sockets. A description tells the counters of now.
+    /// Serves what processes ask on their control sockets. A description has the counters of now.
     fn poll_control(&mut self, now: Time) -> bool {
         self.station.set_transport_counters(&self.network.counters());
         self.station.poll_control(now)
@@ -206,8 +206,8 @@ impl Runner {
     }
 
     /// Does this for an attached process at once, if nothing stands before it; false: nothing
-    /// happened. Never twice without a [`step`](Self::step) between, so that whoever only sends
-    /// serves his node too.
+    /// happened. Never twice without a [`step`](Self::step) between, so that a caller that only
+    /// sends serves its node too.
     #[inline]
     pub(crate) fn try_send_inline(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
         if !self.steps.may_send_inline() || !self.owner.is_here() {
@@ -274,7 +274,7 @@ impl Runner {
 }
 
 /// Sleeps until one of the descriptors is readable, at most until `until`. Which one does not
-/// matter: the caller looks at all.
+/// matter: the caller polls all.
 pub(crate) fn sleep(fds: &[&OwnedFd], now: Time, until: Time) {
     let left = until.since(now).min(SLEEP_MAX);
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };

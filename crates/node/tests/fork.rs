@@ -24,7 +24,7 @@ const DATA: u8 = 4;
 /// Every (session, packet number) under which a data packet passed, and how often.
 type Seen = Arc<Mutex<HashMap<([u8; 10], u64), u32>>>;
 
-/// Passes datagrams on between `far` and whoever sends to it, and notes what is under way to `far`.
+/// Passes datagrams on between `far` and its senders, and notes what is under way to `far`.
 struct Relay {
     address: SocketAddr,
     seen: Seen,

@@ -1,8 +1,8 @@
 //! A user that maps memory which the node touches very many times, in many processes, and punches
 //! holes into it without end, beside an honest pair.
 //!
-//! The kernel takes a punched page out of all mappings, one by one, and lets whoever touches it
-//! wait meanwhile. `VMMC_HOLES_PROCESSES=n` has more processes map it, 60,000 times each. Needs
+//! The kernel takes a punched page out of all mappings, one by one, and makes a thread that touches
+//! it wait meanwhile. `VMMC_HOLES_PROCESSES=n` has more processes map it, 60,000 times each. Needs
 //! root; without it the tests print `SKIP` and why.
 
 mod common;
@@ -40,7 +40,7 @@ fn a_process_with_very_many_mappings() {
     let memory = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let len = rustix::fs::fstat(&memory).unwrap().st_size as u64;
     if role == "map" {
-        // Who maps for seconds is not to have the core of the honest pair.
+        // A process that maps for seconds is not to have the core of the honest pair.
         let _ = rustix::process::nice(19);
     }
     let mut kept = Vec::new();

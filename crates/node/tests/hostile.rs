@@ -1,7 +1,7 @@
 //! A hostile user beside an honest pair, on a real daemon of root's: scripted attacks, and a
 //! generator of wild calls with wild descriptors.
 //!
-//! Honest exchanges have a deadline ([`common::SLOW`]), and their content is looked at; so are the
+//! Honest exchanges have a deadline ([`common::SLOW`]), and their content is checked; so are the
 //! daemon's memory and descriptors. `SEED=n` replays a run, and `VMMC_HOSTILE_SECONDS=n` lets it
 //! take longer.
 
@@ -28,7 +28,7 @@ use vmmc_nic::Rights;
 use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
 use vmmc_stream::messages::{SERVICE, SocketCall, SocketQuestion, VERSION};
 
-/// Far longer than any test: whoever waits for this waits for ever.
+/// Far longer than any test: a thread that waits for this waits for ever.
 const LINGER: Duration = Duration::from_secs(600);
 #[test]
 fn a_private_node_serves_its_user_and_root_and_tells_others_what_to_do() {

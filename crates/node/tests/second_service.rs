@@ -170,13 +170,13 @@ fn a_service_serves_processes_of_two_nodes_without_a_line_in_either() {
     let refused = one.connect();
     send(&refused, ABOUT.version, b"closed");
     assert_eq!(receive(&refused).unwrap_err().message, "come later");
-    // Who breaks its rules loses the connection, and nobody else notices.
+    // A client that breaks its rules loses the connection, and nobody else notices.
     send(&other, ABOUT.version, b"three");
     raw::wait(&nap, || matches!(other.try_receive(), Err(vmmc_host::channel::ChannelError::Closed)).then_some(()));
     send(&near, ABOUT.version, &1u64.to_le_bytes());
     assert_eq!(sum(&near), all + 1_001);
 
-    // Its figures and answers reach whoever asks the node.
+    // Its figures and answers reach any client that asks the node.
     let asker = one.connect();
     let call = Call::Attach { version: vmmc_host::control::CONTROL_VERSION };
     asker.try_send(&encode(&Request { serial: 1, call }), &[]).unwrap();

@@ -2,10 +2,10 @@
 //! without locks.
 //!
 //! Invariant: an object is in use exactly while its word (descriptors in the upper half, calls in
-//! progress in the lower half) is not 0; [`Resource::end`] runs once, by whoever brings it to 0,
-//! and then the object may serve again. Since the memory stays, a thread that looked an object up
-//! just before another closed it touches at worst a later object's counter, notices, and puts it
-//! back. Nothing here takes a lock, so fork and signal handlers find it usable.
+//! progress in the lower half) is not 0; [`Resource::end`] runs once, by the thread that brings it
+//! to 0, and then the object may serve again. Since the memory stays, a thread that looked an
+//! object up just before another closed it touches at worst a later object's counter, notices, and
+//! puts it back. Nothing here takes a lock, so fork and signal handlers find it usable.
 
 use crate::limits::{ARENA_CHUNK, ARENA_CHUNKS_MAX};
 use std::ops::Deref;

@@ -296,7 +296,7 @@ impl Drop for Leaving {
     }
 }
 
-/// The process ends in order: the kernel closes its sockets, and nobody would tell the peers.
+/// The process ends in order: the kernel closes its sockets, and nobody would notify the peers.
 pub(crate) fn before_exit() {
     if !borrowed_memory() {
         tcp::close_all();

@@ -636,8 +636,8 @@ impl Members {
         if !connection.is_plain() {
             let certain = connection.is_read_from_kernel();
             let only_bytes = tcp.seen().is_some_and(|seen| seen.edge(bits, certain));
-            // Bytes in the kernel while the ring is read tell of the other end, as much as its end
-            // does.
+            // Bytes in the kernel while the ring is read are a sign of the other end, as much as
+            // its end is.
             if !only_bytes || !certain {
                 connection.kernel_event(borrowed(member.fd));
             }

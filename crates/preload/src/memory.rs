@@ -4,7 +4,7 @@
 //! the middle of `malloc`. What those calls allocate and free here must not go there.
 //!
 //! Invariant: nothing here takes a lock. A free block is in one list, that of its size; memory of
-//! blocks is never given back, so a thread that looks at a block which another one has just taken
+//! blocks is never given back, so a thread that reads a block which another one has just taken
 //! reads a stale word, and its exchange fails by the tag. A block that a thread of the parent was
 //! about to take at a fork is lost in the child. Source: signal-safety(7).
 

@@ -8,7 +8,7 @@ use crate::reason::Reason;
 use crate::{probe, table, tcp};
 use libc::{c_int, msghdr};
 
-/// Looks through a message that is about to be sent.
+/// Inspects a message that is about to be sent.
 ///
 /// # Safety
 /// As sendmsg.
@@ -25,7 +25,7 @@ pub(crate) unsafe fn before_send(msg: *const msghdr) {
     }
 }
 
-/// Looks through a message that has just been received.
+/// Inspects a message that has just been received.
 ///
 /// # Safety
 /// As recvmsg, which filled it in.

@@ -2,9 +2,9 @@
 //! upgraded connections.
 //!
 //! Invariant: yes only if the dynamic linker will load this library into it and the library will be
-//! active there; whatever cannot be told is a no, and its connections go back to the kernel first.
-//! Only heads of files are read, and nothing in them is believed beyond their length. Source:
-//! elf(5), ld.so(8), execve(2).
+//! active there; whatever is unknown is a no, and its connections go back to the kernel first. Only
+//! heads of files are read, and nothing in them is believed beyond their length. Source: elf(5),
+//! ld.so(8), execve(2).
 
 use crate::config;
 use crate::probe::Texts;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Levels of scripts that name each other as interpreters; the kernel's own bound is 4.
 const SCRIPTS_MAX: usize = 4;
-/// Bytes of a script's first line that the kernel looks at.
+/// Bytes of a script's first line that the kernel reads.
 const LINE_BYTES: usize = 256;
 /// Most bytes read of a table in a file: more than any linker writes.
 const TABLE_BYTES_MAX: usize = 64 << 10;

@@ -1,7 +1,7 @@
 //! What poll, select and epoll say about one connection.
 //!
 //! Invariant: a direction in the ring is judged by the ring, one in the kernel by the kernel; a
-//! full ring never looks writable.
+//! full ring never appears writable.
 
 use crate::real;
 use crate::seen::Seen;
@@ -12,7 +12,7 @@ use vmmc_sockets::{Interest, Medium, State};
 pub(crate) const INPUT: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLRDNORM) as u32;
 /// Bits that have to do with room for bytes to the peer.
 pub(crate) const OUTPUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-/// Bits that are told without being asked for.
+/// Bits that are reported without being asked for.
 pub(crate) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// What is of interest, as the protocol core takes it.
@@ -24,7 +24,7 @@ pub(crate) fn interest(events: u32) -> Interest {
 }
 
 /// The bits that hold now, of those asked for. `seen` is what the kernel said in an event loop that
-/// is told of every edge.
+/// is notified of every edge.
 pub(crate) fn bits_of(state: &State, fd: c_int, events: u32, seen: Option<&Seen>) -> u32 {
     let mut bits = 0;
     if state.readable {

@@ -85,7 +85,7 @@ impl Resource for Set {
             let ready = unsafe { Box::from_raw(ready) };
             self.with(|members| members.remove_all(&ready));
         }
-        // Whoever is in a section of it holds it, so it has not ended.
+        // A thread in a section of it holds it, so it has not ended.
         self.with(|members| *members = Members::new());
         self.epfd.store(-1, Relaxed);
         self.sleepers.store(0, Relaxed);
@@ -127,7 +127,7 @@ impl Left {
 impl Set {
     /// Runs a section on the members, and then what signal handlers left meanwhile. None: this very
     /// thread is in such a section, below a signal handler, or in one of another set, and waits in
-    /// vain: it has to leave what it wants to whoever is in the section.
+    /// vain: it has to leave what it wants to the thread that is in the section.
     pub(crate) fn with<R>(&self, section: impl FnOnce(&mut Members) -> R) -> Option<R> {
         let result = section(&mut *self.members.lock()?);
         if !self.left.load(Relaxed).is_null() {
@@ -332,7 +332,7 @@ impl Set {
 fn attach_bell(epfd: c_int) -> Option<Box<ReadySet>> {
     let context = own::context();
     let ready = Box::new(context.ready_set().or_else(|_| context.silent_set()).ok()?);
-    // What it rang for was another loop's: a set within another must not look ready for it.
+    // What it rang for was another loop's: a set within another must not appear ready for it.
     let mut count = 0u64;
     let kept = Kept::now();
     // SAFETY: eight bytes of ours; the bell never blocks.
@@ -374,7 +374,7 @@ pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epol
     let kernel = || unsafe { real::epoll_ctl(epfd, op, fd, event) };
     let Some(set) = table::set(epfd) else {
         if let Some(tcp) = table::connection(fd).filter(|_| op != libc::EPOLL_CTL_DEL) {
-            // A set that we did not see being made: it tells only of what the kernel has.
+            // A set that we did not see being made: it reports only what the kernel has.
             let kept = Kept::now();
             tcp.leave(fd, Reason::OtherSet);
             drop(kept);

@@ -126,8 +126,8 @@ impl Tcp {
         if first {
             reason::count(reason);
         }
-        // Whoever does not know of the ring needs more than the others: that what is in it goes
-        // back, too.
+        // A holder that does not know of the ring needs more than the others: that what is in it
+        // goes back, too.
         if first || reason.bypass() == Bypass::Leaked {
             if let Some(connection) = self.connection() {
                 let _inside = Inside::enter();

@@ -132,7 +132,7 @@ fn receive_on(
             Received::Empty if enough(moved) => return Outcome::Done(moved),
             Received::Empty => {
                 let end = self::wait(tcp, connection, fd, flags, &mut deadline);
-                // Who asks for nothing waits once, and is content with having waited.
+                // A caller that asks for nothing waits once, and is content with having waited.
                 let content = cursor.is_empty() && waits && !tcp.is_nonblocking(fd);
                 if content && matches!(end, None | Some(libc::EAGAIN)) {
                     return Outcome::Done(moved);
@@ -615,7 +615,7 @@ pub(crate) unsafe fn splice(
     ring_to_pipe(&tcp, connection, from, to, n, flags)
 }
 
-/// splice out of a ring: look at bytes, write them to the pipe, take those that fitted.
+/// splice out of a ring: peek at bytes, write them to the pipe, take those that fitted.
 fn ring_to_pipe(tcp: &Held, connection: &Connection, from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t {
     let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     let mut buffer = [0u8; COPY_BYTES];

@@ -41,7 +41,7 @@ pub struct About {
 pub struct Client {
     /// Number of the connection. It is used again once the connection has [ended](Service::gone).
     pub index: usize,
-    /// The process, as the kernel told when it connected.
+    /// The process, as the kernel reported when it connected.
     pub pid: u32,
     /// Its user, likewise.
     pub uid: u32,
@@ -131,8 +131,8 @@ pub trait Service: Send {
     }
 
     /// The node is about to sleep; says whether there is something to do after all. From here on
-    /// until [`wake_up`](Self::wake_up) whoever has something for the service in shared memory must
-    /// wake the node, by a descriptor that it [watches](Node::watch).
+    /// until [`wake_up`](Self::wake_up) a process that has something for the service in shared
+    /// memory must wake the node, by a descriptor that it [watches](Node::watch).
     fn prepare_sleep(&mut self) -> bool {
         false
     }
@@ -182,7 +182,7 @@ pub trait Node {
 
     /// The service has no more use for this memory, which clients may keep: the node calls
     /// [`Service::memory_is_gone`] with this number when nobody has it any more, at once where the
-    /// kernel does not tell.
+    /// kernel does not report that.
     fn count_until_gone(&mut self, memory: Option<OwnedFd>, token: u64);
 
     /// Sessions with nodes whose services take messages, and where packets to each go now.

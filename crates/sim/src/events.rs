@@ -1,4 +1,4 @@
-//! What engines tell, matched with what was asked of them.
+//! What engines report, matched with what was asked of them.
 //!
 //! Invariant: an event that fits nothing that was asked is an observation too ([`Seen::Unknown`]),
 //! never ignored.

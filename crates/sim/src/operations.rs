@@ -1,7 +1,7 @@
 //! What the simulated processes do with their imports: sends, fetches, atomics and flushes, right
 //! and wrong.
 //!
-//! Invariant: an operation is entered in the model before the engine hears of it, because an engine
+//! Invariant: an operation is entered in the model before the engine receives it, because an engine
 //! acts at once when both ends are on its node; and its bytes overlap with no other operation whose
 //! fate is open.
 

@@ -18,7 +18,7 @@ pub struct Options {
     pub faults: Faults,
     /// Encrypted or plain engines, or by seed.
     pub mode: Mode,
-    /// How many of the last events a [`Failure`](crate::Failure) tells; 0 for none.
+    /// How many of the last events a [`Failure`](crate::Failure) reports; 0 for none.
     pub trace_lines: usize,
 }
 

@@ -41,7 +41,7 @@ struct Leaver {
     ends: Vec<Place>,
 }
 
-/// All of them: an end is in here once, whoever held it.
+/// All of them: an end is in here once, no matter which process held it.
 ///
 /// Invariant: `due` has one entry for each orphan, with its time.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Sockets {
     }
 
     /// A socket that came from elsewhere, in the hand of its new holder, of whom only its user is
-    /// asked: who is of the same user could have it anyway.
+    /// asked: a process of the same user could have it anyway.
     pub(crate) fn adopt(&mut self, index: usize, connection: u64, cookie: u64) {
         let known = self.by_cookie.get(&cookie).copied();
         let uid = self.clients[&index].uid;
@@ -127,7 +127,7 @@ impl Sockets {
         if new {
             let peers: Vec<u32> = link.holders[1 - place.end as usize].processes().collect();
             self.not_dead(place);
-            // Whoever left it before may be this one, under another program.
+            // The process that left it before may be this one, under another program.
             self.orphans.remove(place);
             self.client(index).ends.insert(place);
             peers.into_iter().for_each(|peer| self.introduce_both(index, peer));
@@ -195,14 +195,14 @@ impl Sockets {
         }
     }
 
-    /// A client has no bell for whoever watches the other end.
+    /// A client has no bell for the process that watches the other end.
     pub(crate) fn ring_other_end(&mut self, index: usize, place: Place) {
         if self.client(index).ends.contains(&place) && !self.ring_link(place) {
             self.wake(Place { end: 1 - place.end, ..place });
         }
     }
 
-    /// Wakes whoever waits at an end.
+    /// Wakes the waiters at an end.
     pub(crate) fn wake(&self, place: Place) {
         if let Some((slot, uid)) = self.slabs.slot(place).zip(self.slabs.user(place.slab)) {
             slot.wake_end(place.end as usize, |watch| self.ring(watch, uid));

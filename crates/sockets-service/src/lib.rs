@@ -64,9 +64,9 @@ pub struct Sockets {
     pub(crate) matches: u64,
     /// Processes whose library is of another version than this node, the last few.
     strangers: VecDeque<Stranger>,
-    /// To be sent by whoever called.
+    /// To be sent by the caller.
     outbox: Vec<(usize, SocketEvent, Vec<OwnedFd>)>,
-    /// To be closed by whoever called, where nobody waits for it.
+    /// To be closed by the caller, where nobody waits for it.
     copies: verifier::Copies,
 }
 
@@ -143,7 +143,7 @@ impl Sockets {
         Sockets { between, ..Sockets::default() }
     }
 
-    /// Looks whether the kernel has what the service needs, unless it was seen to.
+    /// Checks whether the kernel has what the service needs, unless that was done before.
     fn prepare(&mut self) -> Result<(), Unable> {
         if self.means.is_none() {
             let verifier = verifier::SocketVerifier::new().map_err(Unable::Blind)?;
@@ -293,7 +293,7 @@ impl Sockets {
         if client.offers.contains_key(&connection) {
             return Err(Misbehaved);
         }
-        // Whoever attached was told if there are none.
+        // A client that attached was told if there are none.
         let copies = &mut self.copies;
         let seen = self.means.as_mut().map(|means| means.verifier.connection(client, socket, copies));
         let seen = seen.unwrap_or(Err(OfferRefusal::MemoryShort));
@@ -437,7 +437,7 @@ impl Sockets {
             && !self.between.has(place)
             && self.slabs.grow(place, Nanos::monotonic())
         {
-            // Whoever waits for room there finds it in the other ring.
+            // A sender that waits for room there finds it in the other ring.
             self.wake(place);
         }
     }

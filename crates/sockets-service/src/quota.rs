@@ -1,8 +1,8 @@
 //! How what the service gives out is divided among users.
 //!
 //! Invariant: a user may take more only while it would then hold no more than is still free, as
-//! with the tables of the node (`shares.rs`): so one user alone gets half, and whoever comes next
-//! always finds something.
+//! with the tables of the node (`shares.rs`): so one user alone gets half, and the next user always
+//! finds something.
 
 use std::collections::HashMap;
 

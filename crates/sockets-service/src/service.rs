@@ -68,8 +68,8 @@ impl Service for Sockets {
         }
     }
 
-    /// That it let an end go must be known before it is taken for a holder that died, and whoever
-    /// it rang is to wake. What it wanted for itself it does not want any more.
+    /// That it let an end go must be known before it is taken for a holder that died, and a process
+    /// that it rang is to wake. What it wanted for itself it does not want any more.
     fn last_message(
         &mut self,
         node: &mut dyn Node,

@@ -291,7 +291,7 @@ impl Slabs {
     }
 
     /// Lets up to `most` slabs go that have no use any more: each is memory that the kernel takes
-    /// back, and counts until it has, which [`is_gone`](Self::is_gone) is told.
+    /// back, and counts until it has, which is reported to [`is_gone`](Self::is_gone).
     pub(crate) fn take_idle(&mut self, most: usize) -> Vec<Idle> {
         let mut gone = Vec::new();
         for id in self.idle.drain(..most.min(self.idle.len())) {

@@ -1,6 +1,6 @@
 //! A node of nothing but an engine, for tests of the service.
 //!
-//! Invariant: what a test does not look at is refused or forgotten.
+//! Invariant: what a test does not check is refused or forgotten.
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};

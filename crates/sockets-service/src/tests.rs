@@ -1,6 +1,7 @@
 //! The service with clients of this process, and what hostile ones try.
 //!
-//! Invariant: who holds nothing changes nothing, and what one user takes another one still finds.
+//! Invariant: a client that holds nothing changes nothing, and what one user takes another one
+//! still finds.
 
 use super::*;
 use std::net::{TcpListener, TcpStream};
@@ -140,7 +141,7 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
         None => None,
         other => panic!("{other:?}"),
     };
-    // This process is seen to hold what it claims, whoever it says it is.
+    // This process is seen to hold what it claims, no matter which user it says it is.
     sockets.client(0).uid = 54_321;
     assert_eq!(refused(offer(&mut sockets, 0, 1, &one)), None);
     sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: 1, cookie: 0 }, Vec::new()).unwrap();
@@ -165,8 +166,8 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
     assert!(sockets.offers.is_empty() && sockets.client(0).offers.is_empty());
 }
 
-/// A client closes what it claims while the node looks whether it has it. Whoever drops the last
-/// copy of a socket that lingers waits, and that must never be the node.
+/// A client closes what it claims while the node checks whether it has it. The process that drops
+/// the last copy of a socket that lingers waits, and that must never be the node.
 #[test]
 fn a_descriptor_that_is_closed_while_the_node_looks_at_it_holds_it_up_no_longer() {
     const LINGER: Duration = Duration::from_secs(3);

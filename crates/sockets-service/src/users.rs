@@ -1,6 +1,6 @@
 //! To whom the sockets of this machine belong, by the kernel's tables.
 //!
-//! Invariant: read for a list that people look at, never to decide anything; a table that cannot be
+//! Invariant: read for a list that people read, never to decide anything; a table that cannot be
 //! read is an empty one.
 
 use crate::limits::SOCKET_TABLE_LINES_MAX;

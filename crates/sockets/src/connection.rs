@@ -54,7 +54,7 @@ pub struct Connection {
     unreleased: AtomicBool,
     /// Directions that this process has ended: [`SHUT_READ`], [`SHUT_WRITE`].
     shut: AtomicU8,
-    /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
+    /// Upgraded elsewhere, and nobody could say where: no byte of it can be had in order.
     broken: AtomicBool,
     /// Generation, plus one, of the process whose client knows that it goes to another node.
     followed: AtomicUsize,
@@ -221,8 +221,8 @@ impl KernelCall<'_> {
             // Another thread was told.
             Some((_, true)) if result == Ok(0) => After::Retry,
             Some((Phase::EndsAt(_), _)) => After::Retry,
-            // An end in the kernel while a change is pending: whoever announced it has died over
-            // it.
+            // An end in the kernel while a change is pending: the sender that announced it has died
+            // over it.
             Some((Phase::Pending, _)) if result != Ok(0) => After::Retry,
             _ => After::Return,
         }

@@ -49,7 +49,7 @@ pub struct Settings {
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
     pub offer_after_bytes: u64,
-    /// Whether short sends to another node go by the ring without a look at what that gains: for
+    /// Whether short sends to another node go by the ring without a check of what that gains: for
     /// tests.
     pub between_always: bool,
 }
@@ -199,10 +199,10 @@ impl Context {
     }
 
     /// Follows a connected TCP socket that came from another program or descriptor message (exec,
-    /// `SCM_RIGHTS`). The socket itself says whether it is upgraded: then the node tells where, and
-    /// this process joins; if nobody can tell, the connection ends here, for its bytes could not be
-    /// had in order; and it stays with the kernel if it is another user's, who brought it back
-    /// there. If it is not upgraded it stays with the kernel, for others may hold it.
+    /// `SCM_RIGHTS`). The socket itself says whether it is upgraded: then the node says where, and
+    /// this process joins; if nobody can, the connection ends here, for its bytes could not be had
+    /// in order; and it stays with the kernel if it is another user's, who brought it back there.
+    /// If it is not upgraded it stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         if !is_marked_upgraded(fd) {
@@ -219,7 +219,7 @@ impl Context {
 
     /// Follows an upgraded socket that this program found open when it was started. Whether it was
     /// counted for us or not, we count ourselves: a count that is too high does no harm. If nobody
-    /// can tell where its bytes are, until the deadline, only we cannot use it: others may hold it.
+    /// can say where its bytes are, until the deadline, only we cannot use it: others may hold it.
     pub fn inherit(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd, deadline) {

@@ -1,7 +1,7 @@
 //! The protocol of one upgraded connection, on shared words and a kernel socket: who may put bytes
 //! where, and when a direction changes its medium.
 //!
-//! Neither waits nor wakes: results tell what to do next, and whom to wake. So the same code runs
+//! Neither waits nor wakes: results say what to do next, and whom to wake. So the same code runs
 //! over a real socket and in tests that script every interleaving.
 //!
 //! Invariant: the concatenation of what the sending end gave to [`Upgraded::send`] and to kernel

@@ -1,7 +1,7 @@
 //! How many processes hold a connection that is not upgraded.
 //!
 //! A plain socket that parent and child of a fork both hold cannot be offered: neither knows what
-//! the other sends. A count in memory that both share tells when one of them has closed it, as a
+//! the other sends. A count in memory that both share shows when one of them has closed it, as a
 //! server does that forks for each connection.
 //!
 //! Invariant: the count is never below the number of processes of ours that may use the socket; a

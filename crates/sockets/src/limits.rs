@@ -29,8 +29,8 @@ pub const TOKENS_MAX: u32 = vmmc_stream::TOKENS;
 /// Time to ask the node about sockets that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
 /// Time for the node to answer before a program is started that would have to ask it: without an
-/// answer connections go back to the kernel, and whoever gets one is not counted among its holders.
-/// A node that is off its core for some hundred milliseconds is waited for.
+/// answer connections go back to the kernel, and a program that gets one is not counted among its
+/// holders. A node that is off its core for some hundred milliseconds is waited for.
 pub const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Pause between two polls for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
@@ -64,7 +64,7 @@ pub const LEDGER_ENTRIES: usize = 512;
 pub const PUBLISH_BYTES: u64 = 16 << 10;
 /// Bytes after which a receive gives room back.
 pub const TAKE_BYTES: u64 = 32 << 10;
-/// Most bytes of one send before a receiver that sleeps is told; whoever has more sends again.
+/// Most bytes of one send before a sleeping receiver is notified; a sender with more sends again.
 pub const SEND_BYTES_MAX: u64 = 64 << 10;
 /// Bytes between two requests for a larger ring, should the node not have granted the first.
 pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
@@ -86,10 +86,10 @@ pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
 /// sender died over it.
 pub const PENDING_SLICE: Duration = Duration::from_millis(1);
 /// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end,
-/// and its node whether it lives. Whoever closes an end wakes the sleeper, and the node does for
-/// whoever dies; but a node can be stopped or dead, and nobody knows, so the sleeper asks in any
-/// case. Each slice is twice as long as the last one: a death is noticed after as long as the
-/// sleep has lasted, at most.
+/// and its node whether it lives. A process that closes an end wakes the sleeper, and the node does
+/// so for one that dies. But a node can be stopped or dead, and nobody knows, so the sleeper asks
+/// in any case. Each slice is twice as long as the last one: a death is noticed after as long as
+/// the sleep has lasted, at most.
 pub const SLEEP_SLICE: Duration = Duration::from_millis(10);
 /// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a
 /// second.
@@ -161,8 +161,8 @@ pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
 pub const BETWEEN_TURNS_MAX: u32 = 1 << 14;
 /// Windows in the ring that were worth it before an earlier return is forgiven.
 pub const BETWEEN_GOOD_WINDOWS: u32 = 128;
-/// Longest sleep of whoever waits for bytes from another node before it checks whether its own node
-/// is alive.
+/// Longest sleep of a thread that waits for bytes from another node before it checks whether its
+/// own node is alive.
 pub const BETWEEN_SLICE_MAX: Duration = Duration::from_secs(1);
 /// Connections between nodes of one process that learn of the death of the node at once; others at
 /// their next call.

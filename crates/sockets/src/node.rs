@@ -170,7 +170,7 @@ impl Peer {
     }
 }
 
-/// False: the descriptor is not there, since somebody closed it who does not know of it.
+/// False: the descriptor is not there, since code that does not know of it has closed it.
 pub(crate) fn ring_fd(fd: &OwnedFd) -> bool {
     // A full counter is a bell that rings already.
     !matches!(rustix::io::write(fd, &1u64.to_ne_bytes()), Err(Errno::BADF))

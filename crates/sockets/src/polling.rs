@@ -83,8 +83,8 @@ impl KernelPolls {
         self.early.store(0, Ordering::Relaxed);
         let start = now();
         let busy_ns = start.0.saturating_sub(self.received_ns.load(Ordering::Relaxed));
-        // Who was busy with long messages waits for long ones, of a peer that is as busy and may
-        // have slept.
+        // An end that was busy with long messages waits for long ones, of a peer that is as busy
+        // and may have slept.
         let poll_ns = if busy_ns < KERNEL_POLL_NS { KERNEL_POLL_NS + 2 * busy_ns } else { RING_POLL_NS };
         wait.poll_from(start, poll_ns);
         poll(&mut wait, now, || ready().then_some(()));
@@ -161,7 +161,7 @@ mod tests {
     fn polls_in_the_kernel_last_as_long_as_they_pay() {
         let clock = Cell::new(1_000_000_000);
         let turns = KernelPolls::default();
-        // Answers after 30 us: found by whoever does nothing else, once that is known.
+        // Answers after 30 us: found by an end that does nothing else, once that is known.
         waits(&turns, &clock, 1, 30, 3);
         assert_eq!(waits(&turns, &clock, 1_000, 30, 3).1, 1_000);
         // Not polled for by an end that pauses for longer than a sleep costs, but seldom and

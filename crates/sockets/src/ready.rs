@@ -1,4 +1,4 @@
-//! What an event loop has: a bitmap of connections worth a look, and a bell.
+//! What an event loop has: a bitmap of connections worth a poll, and a bell.
 //!
 //! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. The child of
 //! a fork touches no bell of its parent's, whose memory both have: the parent sleeps by it, or has
@@ -132,7 +132,7 @@ impl ReadySet {
         self.is_silent() || self.node.bells_are_scarce()
     }
 
-    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its
+    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Poll its
     /// state once afterwards.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl ReadySet {
         }
     }
 
-    /// Has the loop look at a token of its own, and wakes it if it sleeps. Takes no lock.
+    /// Makes the loop poll a token of its own, and wakes it if it sleeps. Takes no lock.
     pub fn mark(&self, token: u32) {
         match &self.bell {
             Bell::Of(_) => {

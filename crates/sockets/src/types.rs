@@ -1,4 +1,4 @@
-//! What calls say and are told.
+//! What calls say, and what they get as answers.
 //!
 //! Invariant: plain values; no call of this crate reports through anything else. Source: the calls
 //! of [NT §4], in the terms of sockets(7).

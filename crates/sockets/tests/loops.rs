@@ -63,7 +63,7 @@ fn bytes_room_and_ends_mark_a_token_and_ring_a_bell() {
     let data = [1u8; 4096];
     let mut sent = 0;
     let start = Instant::now();
-    // The node may give the full ring room to grow between the last send and the look: then it is
+    // The node may give the full ring room to grow between the last send and the check: then it is
     // writable, and not full.
     while one.connection().state(&a, one.socket().as_fd()).writable {
         assert!(start.elapsed() < Duration::from_secs(20), "a full ring is not writable");

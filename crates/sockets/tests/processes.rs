@@ -1,8 +1,8 @@
 //! Real processes: killed in the middle of anything, and ended without a word. The test program
 //! starts itself once for each role.
 //!
-//! Invariant: whoever waits for a process that has died is told, and never gets a byte that was not
-//! sent.
+//! Invariant: a process that waits for one that has died is notified, and never gets a byte that
+//! was not sent.
 
 mod common;
 
@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc_sockets::{Context, Medium, Stream};
 
-/// Within this time a death is told; far more than it takes, for busy machines.
+/// Within this time a death is reported; far more than it takes, for busy machines.
 const TOLD: Duration = Duration::from_secs(20);
-/// A death that is heard of within a second, as docs/sockets.md says, and what a busy machine
-/// takes.
+/// A death that is noticed within a second, as docs/sockets.md says, and what a busy machine takes.
 const WITHIN_A_SECOND: Duration = Duration::from_secs(3);
 
 /// A child process in some role, and its listener's address.

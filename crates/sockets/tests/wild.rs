@@ -141,8 +141,8 @@ impl Client {
         Some(client)
     }
 
-    /// Says this when the node takes it, and hears it meanwhile. False: it was let go, or the time
-    /// is over.
+    /// Sends this when the node takes it, and receives from the node meanwhile. False: the node let
+    /// go of the channel, or the time is over.
     fn insist(&mut self, call: &SocketCall, until: Instant) -> bool {
         while Instant::now() < until {
             self.receive();
@@ -156,7 +156,7 @@ impl Client {
         false
     }
 
-    /// Whether the node would hear it.
+    /// Sends this; returns whether the channel took it.
     fn send(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
         self.channel.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).is_ok()
     }

@@ -71,8 +71,8 @@ impl SocketDiag {
         Ok(SocketDiag { socket, asked: 0 })
     }
 
-    /// Whether the kernel tells of TCP sockets: asks for one of our own that listens for a moment.
-    /// It says "not found" for all of them where it cannot tell.
+    /// Whether the kernel reports TCP sockets: asks for one of our own that listens for a moment.
+    /// It says "not found" for all of them where it cannot report them.
     ///
     /// # Errors
     /// What keeps it.

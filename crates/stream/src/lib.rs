@@ -77,7 +77,7 @@ pub fn claim(fd: std::os::fd::BorrowedFd<'_>) -> Result<messages::SocketClaim, r
 #[cfg(not(loom))]
 impl SleepWord {
     /// Sleeps until woken, a signal handler runs, or `slice` is over (`ETIMEDOUT`). Only after
-    /// [`announce`](Self::announce) and a look in vain. What is `restartable` goes on by itself
+    /// [`announce`](Self::announce) and a poll in vain. What is `restartable` goes on by itself
     /// after handlers that ask for it (`SA_RESTART`), as a receive without a timeout does; else
     /// every handler ends it, as with a timeout.
     pub fn sleep(&self, slice: std::time::Duration, restartable: bool) -> Result<(), rustix::io::Errno> {
@@ -85,7 +85,7 @@ impl SleepWord {
         use rustix::thread::futex::{Flags, Timespec, wait};
         let short = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: i64::from(slice.subsec_nanos()) };
         let slept = match restartable.then(|| self.sleep_restartable(slice)) {
-            // Before Linux 5.16 only a sleep without an end is restarted; it hears of a death from
+            // Before Linux 5.16 only a sleep without an end is restarted; it learns of a death from
             // the node alone.
             Some(Err(Errno::NOSYS | Errno::PERM)) => wait(&self.0, Flags::empty(), 1, None),
             Some(slept) => slept,
@@ -110,8 +110,8 @@ impl SleepWord {
         waitv(&[wait], WaitvFlags::empty(), Some(&end), rustix::time::ClockId::Monotonic).map(|_| ())
     }
 
-    /// Wakes whoever sleeps, if the announcement says that somebody does. The caller has published
-    /// and passed a full fence.
+    /// Wakes the sleeping threads, if the announcement says that there are any. The caller has
+    /// published and passed a full fence.
     #[inline]
     pub fn wake(&self) {
         if self.take() {
@@ -119,7 +119,7 @@ impl SleepWord {
         }
     }
 
-    /// Wakes whoever sleeps, whatever the announcement says.
+    /// Wakes the sleeping threads, whatever the announcement says.
     pub fn wake_all(&self) {
         self.0.store(0, std::sync::atomic::Ordering::SeqCst);
         let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);

@@ -2,7 +2,7 @@
 //!
 //! They travel on the control socket as [`Call::Service`] and
 //! [`Answer::Service`]. Nothing is waited for: an event has serial 0
-//! and may come at any time; a counter in the area of its bells tells a process that there is one.
+//! and may come at any time; a counter in the area of its bells notifies a process of it.
 //!
 //! Invariant: a message names connections by numbers that its receiver knows; whatever it does not
 //! know it ignores.
@@ -110,7 +110,7 @@ pub enum SocketCall {
         /// Own end.
         end: EndRef,
     },
-    /// Ring whoever watches the other end: the caller has no bell of it.
+    /// Ring the watchers of the other end: the caller has no bell of it.
     Ring {
         /// Own end.
         end: EndRef,
@@ -210,8 +210,8 @@ pub enum SocketEvent {
         connection: u64,
         /// Where the socket's bytes go; none: it is not upgraded, or not for this process.
         end: Option<EndRef>,
-        /// The connection is another user's: whoever passed it on has brought it back to the
-        /// kernel.
+        /// The connection is another user's: the process that passed it on has brought it back to
+        /// the kernel.
         other_user: bool,
         /// Who has the other end.
         peer: u32,

@@ -39,8 +39,8 @@ impl Shape {
         PAGE_BYTES as u64 + 2 * self.small_bytes
     }
 
-    /// Bytes of a slab, and how many of them are reserved from the start. None for a shape that is
-    /// none: a claim of whoever sent the slab.
+    /// Bytes of a slab, and how many of them are reserved from the start. None for an invalid
+    /// shape: it is a claim of the sender of the slab.
     fn bytes(self) -> Option<(u64, u64)> {
         let fine = self.small_bytes.is_power_of_two()
             && self.large_bytes.is_power_of_two()
@@ -165,7 +165,7 @@ impl Slot {
         small
     }
 
-    /// Wakes everybody who waits at an end: threads in blocking calls at once, and event loops
+    /// Wakes everything that waits at an end: threads in blocking calls at once, and event loops
     /// through `ring`, which gets each of them.
     pub fn wake_end(&self, end: usize, mut ring: impl FnMut(Watch)) {
         let words = self.words();

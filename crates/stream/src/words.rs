@@ -49,7 +49,7 @@ impl Epoch {
 pub enum Phase {
     /// Read the present medium; no change is announced.
     Steady,
-    /// A change is about to be announced: look again.
+    /// A change is about to be announced: read again.
     Pending,
     /// The kernel's part ends at this byte, counted since connect. The ring's part ends at its
     /// tail, and what is here is a [`Left`].
@@ -138,13 +138,13 @@ impl Flags {
 }
 
 vmmc_host::words! {
-    /// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all
-    /// sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
+    /// A word on which blocking calls sleep. An announcement is only taken by a thread that wakes
+    /// all sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
     pub transparent struct SleepWord(pub(crate) AtomicU32);
 }
 
 impl SleepWord {
-    /// Announces a sleep; look once more afterwards.
+    /// Announces a sleep; poll once more afterwards.
     #[inline]
     pub fn announce(&self) {
         self.0.swap(1, Ordering::SeqCst);
@@ -185,7 +185,7 @@ vmmc_host::words! {
         /// The same for the sending end, which waits for room. Set when it found none: the
         /// receiving end says so once half of the ring is free.
         pub sender_sleep: SleepWord,
-        /// Whether anybody at the sending end, sleeping or not, wants to hear of room.
+        /// Whether anybody at the sending end, sleeping or not, wants to be notified of room.
         pub sender_wants_room: AtomicU32,
         /// Event loops of the sending end.
         pub sender_watch: [AtomicU64; 4],
@@ -300,7 +300,7 @@ impl DirectionWords {
         self.front.load(Ordering::Acquire) == Self::SPILLS
     }
 
-    /// Sending end: so many bytes are in the kernel now. Whoever finds its maker dead says so too.
+    /// Sending end: so many bytes are in the kernel now. Also called for a maker that has died.
     pub fn end_spill(&self, moved: u64) {
         let boundary = self.spills_behind.load(Ordering::Relaxed).wrapping_add(moved);
         self.skip_spilled(moved);
@@ -415,8 +415,8 @@ impl DirectionWords {
         self.large_granted.load(Ordering::Relaxed) != 0 && !self.layout().large
     }
 
-    /// Free bytes of the ring as the sending end sees them; looks at the other side's line only if
-    /// it knows of less than `wanted`.
+    /// Free bytes of the ring as the sending end sees them; reads the other side's line only if it
+    /// knows of less than `wanted`.
     #[inline]
     pub fn free(&self, ring_bytes: u64, wanted: u64) -> u64 {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -430,8 +430,8 @@ impl DirectionWords {
         free(head)
     }
 
-    /// Sending end: makes `len` more bytes visible, and passes the fence that the look at sleepers
-    /// needs.
+    /// Sending end: makes `len` more bytes visible, and passes the fence that the check for
+    /// sleepers needs.
     #[inline]
     pub fn publish(&self, len: u64) {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -440,7 +440,7 @@ impl DirectionWords {
     }
 
     /// Receiving end: gives `len` bytes back. True: the sending end waits for room and there is
-    /// enough to tell it.
+    /// enough to notify it.
     #[inline]
     pub fn consume(&self, len: u64, ring_bytes: u64) -> bool {
         let head = self.head.load(Ordering::Relaxed).wrapping_add(len);
@@ -453,7 +453,7 @@ impl DirectionWords {
         used <= ring_bytes / 2 && self.sender_wants_room.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Sending end: asks to hear of room. Look once more afterwards.
+    /// Sending end: asks to be notified of room. Poll once more afterwards.
     #[inline]
     pub fn want_room(&self) {
         self.sender_wants_room.swap(1, Ordering::SeqCst);
@@ -484,7 +484,7 @@ impl DirectionWords {
 vmmc_host::words! {
     /// One end of a connection.
     pub struct EndWords {
-        /// [`EndWords::YES`]: this end looks at announcements before each kernel receive.
+        /// [`EndWords::YES`]: this end reads announcements before each kernel receive.
         /// [`EndWords::NO`]: it has given up.
         pub attached: AtomicU32,
         /// Processes that hold this end, as far as they were forked with our knowledge.
@@ -499,14 +499,14 @@ vmmc_host::words! {
         pub pinned: AtomicU32,
         /// Between nodes: number of this end's request to send by the ring; 0: it has none.
         pub soon: AtomicU32,
-        /// Between nodes: the request of the other end for which this one looks at announcements
+        /// Between nodes: the request of the other end for which this one reads announcements
         /// before each kernel receive.
         pub ready: AtomicU32,
         /// Private to the holders: number of the last request for the ring.
         pub ring_requests: AtomicU32,
-        /// Between nodes: what became of the other end's [`Flags::FLUSH_TO_KERNEL`]: [`EndWords::ACKED`],
-        /// written by the node, and [`EndWords::FLUSHED`]; and of this end's own:
-        /// [`EndWords::GAVE_UP`].
+        /// Between nodes: what became of the other end's [`Flags::FLUSH_TO_KERNEL`]:
+        /// [`EndWords::ACKED`], written by the node, and [`EndWords::FLUSHED`]; and of this end's
+        /// own: [`EndWords::GAVE_UP`].
         pub back: AtomicU32,
         /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
         pub no_delay: AtomicU32,
@@ -522,8 +522,8 @@ impl EndWords {
     pub const YES: u32 = 1;
     /// Will not attach.
     pub const NO: u32 = 2;
-    /// The request is in the words of this end's node. Whoever leaves the ring afterwards does what
-    /// it asks for.
+    /// The request is in the words of this end's node. A holder that leaves the ring afterwards
+    /// does what it asks for.
     pub const ACKED: u32 = 1;
     /// Everything is in the kernel.
     pub const FLUSHED: u32 = 2;
@@ -549,7 +549,7 @@ vmmc_host::words! {
         pub directions: [DirectionWords; 2],
         /// The ends.
         pub ends: [EndWords; 2],
-        /// Written by the node at the start: whoever knows it has the slot mapped.
+        /// Written by the node at the start: a process that knows this secret has the slot mapped.
         pub secret: AtomicU64,
         /// Written by the node at the start: the other end is on another node, and this slot is one
         /// of two replicas that the nodes keep alike.

@@ -12,7 +12,7 @@ use vmmc_utlb::sim::{Config, Memory, Simulator};
 use vmmc_utlb::trace::{Op, Record};
 use vmmc_utlb::{Pages, PinRequest, Pinning, PolicyKind, Prepin, Process, Rng};
 
-/// Time on the processor, where the system tells it: other programs do not count then.
+/// Time on the processor, where the system reports it: other programs do not count then.
 struct Watch(Instant, Option<Duration>);
 
 fn on_processor() -> Option<Duration> {

@@ -11,9 +11,9 @@
 //! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and
 //! never below its share; what was granted is counted until it is given back or revoked. The total
 //! is divided among the users that have processes attached, and each one's part among its
-//! processes. Whoever waits would hold no more than its share, so all who wait can be served from
-//! what others hold beyond theirs; should shares shrink meanwhile, who no longer fits is told to
-//! evict. No clock: time is an argument.
+//! processes. A waiting process would hold no more than its share, so all that wait can be served
+//! from what others hold beyond theirs; should shares shrink meanwhile, a process that no longer
+//! fits is told to evict. No clock: time is an argument.
 
 use crate::ids::Process;
 use std::collections::{BTreeMap, VecDeque};

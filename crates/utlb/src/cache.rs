@@ -155,7 +155,7 @@ impl SharedCache {
             return 0;
         }
         let (tag, set) = (Tag::new(process, page).number(), self.set(process, page));
-        // A row ends with the last set: the next look begins at the first.
+        // A row ends with the last set: the next read begins at the first.
         let most = most.min(self.mask - set as u64) as usize;
         let (tags, frames) = (&self.tags[set + 1..][..most], &self.frames[set + 1..][..most]);
         let same = |(at, (t, f)): &(u64, (&u64, &Frame))| **t == tag + at && f.0 == frame.0.wrapping_add(*at);

@@ -38,7 +38,7 @@ impl Classifier {
         Classifier { seen, slots, tags: Vec::new(), free: Vec::new(), lru: Lru::new(), entries }
     }
 
-    /// A lookup; `missed` tells how it went in the cache under study.
+    /// A lookup; `missed` says how it went in the cache under study.
     pub fn looked_up(&mut self, tag: Tag, missed: bool) -> Option<MissKind> {
         let first = self.seen.insert_number(tag.number());
         let here = self.enter(tag);

@@ -48,9 +48,9 @@ pub struct Profile {
     pub name: &'static str,
     /// Where the figures come from.
     pub source: &'static str,
-    /// The user's look at its table.
+    /// The user's check of its table.
     pub user_check_us: f64,
-    /// The interface's look at its cache.
+    /// The interface's check of its cache.
     pub ni_check_us: f64,
     /// The interface interrupts the host.
     pub interrupt_us: f64,

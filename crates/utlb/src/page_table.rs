@@ -63,7 +63,7 @@ impl Bits {
         self.words.iter().fold(0, |all, word| all | word) == 0
     }
 
-    /// Whether all of `[from, to)` is set; looks at 64 pages at a time.
+    /// Whether all of `[from, to)` is set; checks 64 pages at a time.
     #[inline]
     fn all(&self, from: usize, to: usize) -> bool {
         (from / 64..to.div_ceil(64)).all(|word| {
@@ -121,7 +121,7 @@ impl PageSet {
         self.directory.leaf(leaf).is_some_and(|bits| bits.has(at))
     }
 
-    /// Whether all of `pages` are in it: one look at 64 pages.
+    /// Whether all of `pages` are in it: one check for 64 pages.
     #[inline]
     pub fn contains_all(&self, pages: Pages) -> bool {
         let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
@@ -226,7 +226,7 @@ impl PageTable {
     }
 
     /// The values of all of `pages`, in order and in as few pieces as they have tables; false, and
-    /// nothing is called, if one has none. One look at 64 pages, one search for 512.
+    /// nothing is called, if one has none. One check for 64 pages, one search for 512.
     #[inline]
     pub fn find_all(&mut self, pages: Pages, mut each: impl FnMut(&[u32])) -> bool {
         let (first, end) = (pages.first().number(), pages.first().number() + pages.count());

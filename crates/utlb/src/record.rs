@@ -22,7 +22,7 @@ pub(crate) const END: u8 = 0xff;
 pub(crate) const OTHER_PROCESS: u8 = 4;
 pub(crate) const OTHER_LENGTH: u8 = 8;
 
-/// What a record tells.
+/// What a record reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Deliberate update: memory is read and sent.
@@ -143,7 +143,7 @@ impl<W: Write> OwnWriter<W> {
         Ok(self.stream)
     }
 
-    /// Writes the end, for now: whoever goes on goes back by so many bytes first.
+    /// Writes the end, for now: a writer that goes on goes back by so many bytes first.
     ///
     /// # Errors
     ///

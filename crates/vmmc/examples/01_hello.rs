@@ -22,8 +22,7 @@ fn receiver(session: &Session) -> Result<(), Failure> {
     let export = session.export(4096).name("hello").create()?;
     println!("receiver: exported {} bytes as \"hello\" on node {:?}", export.len(), session.node().name);
 
-    // The receiver takes no part in the transfer. It looks at its own memory until the length is
-    // there.
+    // The receiver takes no part in the transfer. It polls its own memory until the length arrives.
     let length = export.wait_word(LENGTH_AT, |length| length != 0)?;
     let mut text = vec![0; length as usize];
     export.read(TEXT_AT, &mut text)?;

@@ -88,7 +88,7 @@ fn value(key: u64, client: u64, update: u64) -> [u8; VALUE_BYTES] {
 struct Table(Import);
 
 impl Table {
-    /// Entries to look at for a key, in order, by their offset.
+    /// Entries to examine for a key, in order, by their offset.
     fn places(key: u64) -> impl Iterator<Item = u64> {
         let first = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         (0..ENTRIES).map(move |i| (first + i) % ENTRIES * ENTRY_BYTES)
@@ -98,7 +98,7 @@ impl Table {
     fn put(&self, key: u64, value: &[u8; VALUE_BYTES]) -> Result<(), Failure> {
         let tag = key + 1; // 0 means free
         for at in Self::places(key) {
-            // The key of an entry is set once, by whoever comes first.
+            // The key of an entry is set once, by the first writer.
             let there = self.0.compare_swap(at + 8, 0, tag)?;
             if there != 0 && there != tag {
                 continue;

@@ -2,7 +2,7 @@
 //! without asking where.
 //!
 //! Invariant: records of one import are in the ring in the order of its appends; when one finds no
-//! room, so do all that were posted behind it, until the caller has heard of it. Source: [GMS §2]
+//! room, so do all that were posted behind it, until the caller has learned of it. Source: [GMS §2]
 //! send ring and receive ring.
 
 use crate::core::Limit;

@@ -141,7 +141,7 @@ fn watch(core: &Arc<Core>) -> std::io::Result<()> {
 
 fn monitor(core: &Weak<Core>, events: &OwnedFd) {
     loop {
-        // An interrupted poll only means one more look.
+        // An interrupted poll only means one more read of the events.
         let _ = poll(&mut [PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)], None);
         let Some(core) = core.upgrade() else { return };
         core.collector.lock().expect("no panic while the lock is held").read_events(&core);

@@ -1,7 +1,7 @@
 //! Automatic update: plain stores propagate by themselves [SHRIMP §2].
 //!
 //! Invariant: within a node the binding is the mapping itself, so a store is in the export's memory
-//! at once and nothing looks at the gate: the node is told, and a revocation moves the exporter's
+//! at once and nothing checks the gate: the node is notified, and a revocation moves the exporter's
 //! pages. The interface leaves room for bindings between nodes, whose stores are combined and sent
 //! later: hence [`BindOptions::combining`] and [`Binding::flush`].
 

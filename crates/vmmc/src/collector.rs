@@ -26,9 +26,9 @@ pub(crate) struct Collector {
     notifications: Consumer<RegionWords>,
     pairs: Vec<Pair>,
     events: Channel,
-    /// The node's count of events at our last look.
+    /// The node's count of events at our last poll.
     events_seen: u64,
-    /// The node's count of lost notifications at our last look.
+    /// The node's count of lost notifications at our last poll.
     lost_seen: u64,
 }
 
@@ -38,7 +38,7 @@ struct Pair {
     from: Notifier,
     ring: PairRing,
     consumer: Consumer<RegionWords>,
-    /// Its count of lost notifications at our last look.
+    /// Its count of lost notifications at our last poll.
     lost_seen: u64,
     gone: bool,
 }

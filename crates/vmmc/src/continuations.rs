@@ -1,4 +1,4 @@
-//! Continuations: what is to be done when a transfer is over, run by whoever polls.
+//! Continuations: what is to be done when a transfer is over, run by the thread that polls.
 //!
 //! Invariant: each continuation runs once, after its transfer is over, in a call of
 //! [`Continuations::run`] or [`Continuations::wait`] and never in one of its own; it is out of the
@@ -20,7 +20,7 @@ use vmmc_host::Deadline;
 /// Nothing runs by itself, and there is no thread: the functions run in [`run`](Self::run) and
 /// [`wait`](Self::wait), in the thread that calls it. To wait for other things too, give it to
 /// [`Session::wait_any`] as [`WaitFor::Transfer`](crate::WaitFor::Transfer), and then call
-/// [`run`](Self::run). A look when nothing has come costs some loads, however many transfers there
+/// [`run`](Self::run). A poll when nothing has come costs some loads, however many transfers there
 /// are.
 ///
 /// ```
@@ -56,7 +56,7 @@ pub struct Continuations<'a> {
     seen: u64,
     /// One was added since, or found to be over.
     has_new: bool,
-    /// One waits for room that no delivery tells of.
+    /// One waits for room that no delivery announces.
     starved: bool,
 }
 
@@ -88,7 +88,8 @@ impl<'a> Continuations<'a> {
     /// does not run, it is dropped after the transfer, so it may hold what the transfer uses.
     ///
     /// # Errors
-    /// [`WaitError::OtherSession`], and the transfer is dropped: nothing of it would be heard here.
+    /// [`WaitError::OtherSession`], and the transfer is dropped: this session would learn nothing
+    /// of it.
     pub fn add<M, F>(&mut self, transfer: Transfer<'a, M>, then: F) -> Result<(), WaitError>
     where
         M: Memory + 'a,

@@ -202,7 +202,7 @@ impl Control {
         }
     }
 
-    /// Gives a reply to whoever asked. What came too late is given back.
+    /// Gives a reply to the thread that asked. What came too late is given back.
     fn file(&self, bytes: &[u8], fds: Vec<OwnedFd>) {
         let Ok(reply) = decode::<Reply>(bytes) else { return };
         let mut replies = self.lock();
@@ -249,7 +249,7 @@ fn is_ready(fd: BorrowedFd<'_>) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
 }
 
-/// Waits until a descriptor is ready; an early return does no harm, callers look again.
+/// Waits until a descriptor is ready; an early return does no harm, callers poll again.
 fn wait_for(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline, now: Nanos) {
     let Some(left) = deadline.left(now) else { return };
     let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
 //! The inside of a session: what exports, imports, buffers and transfers share.
 //!
 //! Invariant: commands are posted under one lock, in the order in which their callers got it;
-//! everything that comes from the node is collected under another one, by whichever thread looks
+//! everything that comes from the node is collected under another one, by whichever thread polls
 //! first. Once the node is gone no call waits.
 
 use crate::collector::Collector;
@@ -86,7 +86,7 @@ pub(crate) enum End {
     Forked,
 }
 
-/// When a call gives up. It looks at the clock only when the call has to wait: most posts do not.
+/// When a call gives up. It reads the clock only when the call has to wait: most posts do not.
 pub(crate) struct Limit<'a> {
     core: &'a Core,
     timeout: Duration,
@@ -193,12 +193,12 @@ impl Core {
         }
     }
 
-    /// Makes every waiting thread look again.
+    /// Makes every waiting thread poll again.
     pub(crate) fn kick(&self) {
         if !self.is_forked() {
             self.waiting.kick();
             if self.waiting.waiter.steps() {
-                // Threads parked in the node look again.
+                // Threads parked in the node poll again.
                 self.ring_doorbell();
             }
         }
@@ -292,7 +292,7 @@ impl Core {
             let _awaited = words.then(|| WordsAwaited::announce(&self.bell));
             self.waiting.block(flags, until, &mut look, fds);
         };
-        // A thread that steps its node sleeps in there, where nobody looks once more.
+        // A thread that steps its node sleeps in there, where nobody polls once more.
         let _awaited = (words && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
         // A node in this process sleeps on descriptors of its own.
         let timed = words || fds.is_some() && waiter.steps();
@@ -410,7 +410,7 @@ impl Core {
         if delivered {
             self.waiting.delivered();
             if self.waiting.waiter.steps() {
-                // Threads parked in the node look again.
+                // Threads parked in the node poll again.
                 self.ring_doorbell();
             }
         }

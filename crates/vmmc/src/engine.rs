@@ -94,7 +94,7 @@ impl Shared {
         count(&self.core.counters.send_bytes, data.len() as u64);
         count(&self.core.counters.sends_staged, 1);
         if data.len() as u64 > STAGING_CHUNK_MAX && options.notify.is_some() {
-            // One command for all, since the notification tells its range.
+            // One command for all, since the notification names its range.
             return self.send_long(offset, data, options, limit);
         }
         self.send_staged(offset, data, options, limit)

@@ -628,7 +628,7 @@ pub enum WaitError {
     /// The word is out of reach.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// One of several things belongs to another session, of which nothing is heard.
+    /// One of several things belongs to another session, of which this one learns nothing.
     #[error("the thing at place {place} is of another session; wait for it there, or attach once for all")]
     OtherSession {
         /// Its place among those to wait for, from 0.

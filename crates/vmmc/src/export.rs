@@ -66,7 +66,7 @@ pub enum Revocation {
     /// stores through its mapping without the library could still reach the old pages: use
     /// [`Export::unexport_moving`] against such.
     Gate,
-    /// The content was moved onto other pages; whoever still maps the old ones reaches nothing.
+    /// The content was moved onto other pages; a mapping of the old ones reaches nothing.
     Moved,
 }
 
@@ -399,7 +399,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls `unexport`.
+        // A caller that wants to know how it went calls `unexport`.
         let _ = self.end(false);
     }
 }

@@ -34,8 +34,8 @@ use vmmc_nic::{ExportId, ImportId, OpError, Rights};
 /// A proxy receive buffer: access to another process's export. Dropping it gives the import back,
 /// after its posted sends have arrived (or one second).
 ///
-/// All calls can be made from any thread. Errors of sends that had already returned are told by the
-/// next call on the import, at the latest by [`flush`](Import::flush).
+/// All calls can be made from any thread. Errors of sends that had already returned are reported by
+/// the next call on the import, at the latest by [`flush`](Import::flush).
 ///
 /// ```
 /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     redirectable: bool,
     /// The export is an append ring: no offset of it is within reach.
     pub(crate) ring: bool,
-    /// Appends that were refused, as far as their callers have heard.
+    /// Appends that were refused, as far as their callers know.
     pub(crate) refusals: Arc<AtomicU32>,
     sealed: bool,
     owner: u32,
@@ -111,7 +111,7 @@ impl SendOptions {
     }
 
     /// Asks for a notification that carries this word: a tag, a number of a request, a length,
-    /// whatever the receiver should know of the data without a look at it.
+    /// whatever the receiver should know of the data without reading it.
     pub fn notify_with(word: u64) -> SendOptions {
         SendOptions { notify: Some(word), ..SendOptions::default() }
     }
@@ -272,9 +272,9 @@ impl Import {
     /// way; their pages are given up for no other transfer.
     ///
     /// A session has [`Limits::transfers`](crate::Limits::transfers) places for transfers through
-    /// the engine that are under way, or done and not yet looked at. When all are taken a post
-    /// waits for one, and ends with [`TransferError::TimedOut`] if nobody looks: look at the oldest
-    /// ones before more are posted.
+    /// the engine that are under way, or done and not yet polled. When all are taken a post waits
+    /// for one, and ends with [`TransferError::TimedOut`] if nobody polls: poll the oldest ones
+    /// before more are posted.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
@@ -369,7 +369,7 @@ impl Import {
         if let Some(word) = options.notify.filter(|_| shared.notify) {
             let core = &shared.core;
             count(&core.counters.notified, 1);
-            // Who has the other end of the ring knows the process.
+            // The holder of the other end of the ring knows the process.
             let (export, import) = (shared.export, shared.id);
             let note = RawNotification { export, offset, len, last_word, word, import, session: 0, process: 0 };
             if !mapped.notify(note) {
@@ -685,7 +685,7 @@ impl Shared {
         }
     }
 
-    /// An error that is to be told before anything else happens.
+    /// An error that is to be reported before anything else happens.
     pub(crate) fn check_deferred(&self) -> Result<(), TransferError> {
         self.core.collect_if_free();
         self.deferred.check().map_err(|error| self.op_error(error))
@@ -702,7 +702,7 @@ impl Drop for Import {
         }
         if shared.posted.load(Ordering::Relaxed) && self.broken().is_none() {
             // Posted sends are promised to arrive; giving the import back at once would cut them
-            // off. Their errors have nobody left to hear them.
+            // off. Nobody is left to learn of their errors.
             let _ = shared.flush_engine(&Limit::within(&shared.core, DROP_FLUSH));
         }
         shared.core.imports.remove(shared.id);

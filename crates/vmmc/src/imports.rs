@@ -1,7 +1,7 @@
 //! Imports of the session, by the number in an event of the node.
 //!
-//! Invariant: an error of a posted send is told once, by the next call on its import; the end of an
-//! import is told by every call.
+//! Invariant: an error of a posted send is reported once, by the next call on its import; the end
+//! of an import is reported by every call.
 
 use crate::limits::BROKEN_EARLY_MAX;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ pub(crate) enum Broken {
 /// Troubles of one import.
 #[derive(Default)]
 pub(crate) struct DeferredErrors {
-    /// A look without the lock.
+    /// Read without the lock.
     any: AtomicBool,
     state: Mutex<(Option<OpError>, Option<OpError>)>,
 }
@@ -38,7 +38,7 @@ struct Known {
 }
 
 impl DeferredErrors {
-    /// An error to be told now, if there is one. That of a posted send is told once.
+    /// An error to be reported now, if there is one. That of a posted send is reported once.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), OpError> {
         if self.any.load(Ordering::Acquire) { self.take() } else { Ok(()) }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// Memory that its owner leaves in place for as long as this value lives, which the borrow proves:
-/// nobody can unmap or move it meanwhile, so a send from it needs no look at what other threads do
+/// nobody can unmap or move it meanwhile, so a send from it needs no check of what other threads do
 /// to mappings. Made by [`Session::lend`](crate::Session::lend).
 ///
 /// As a [`Source`](crate::Source) it is all of the memory; [`range`](Self::range) is a part.

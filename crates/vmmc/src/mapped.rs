@@ -1,5 +1,5 @@
 //! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No
-//! system call, no lock, no allocation, and no look at a clock but for one long send in some
+//! system call, no lock, no allocation, and no read of a clock but for one long send in some
 //! hundred ([`Stores`]).
 //!
 //! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a
@@ -28,7 +28,7 @@ pub(crate) const ALIVE: u64 = 1;
 /// The node has died or ended.
 pub(crate) const GONE: u64 = 2;
 
-/// What every mapped transfer of a session looks at.
+/// What every mapped transfer of a session reads.
 pub(crate) struct Hot {
     state: ForkWord,
     pub(crate) area: AttachArea,
@@ -243,7 +243,7 @@ impl Mapped {
         })
     }
 
-    /// Deliberate update of several places, in turn, behind one look at the gate.
+    /// Deliberate update of several places, in turn, behind one check of the gate.
     pub(crate) fn send_pieces(&self, pieces: &[(u64, &[u8])]) -> Result<(), Fault> {
         self.store_through(|count: Meter<'_>| {
             let mut bytes = 0;
@@ -316,7 +316,7 @@ impl Mapped {
         })
     }
 
-    /// Tells the receiver, after the data; false when the ring is full, which is counted there.
+    /// Notifies the receiver, after the data; false when the ring is full, which is counted there.
     pub(crate) fn notify(&self, notification: RawNotification) -> bool {
         self.peer.notify(notification)
     }

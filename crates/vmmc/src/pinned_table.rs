@@ -49,7 +49,7 @@ pub struct PinnedTable<'a> {
 }
 
 /// Bytes of memory that stands in a table, to send from; made by [`PinnedTable::range`]. It is sent
-/// without a copy on the way and without a look at any table of this process.
+/// without a copy on the way and without a lookup in any table of this process.
 #[derive(Clone)]
 pub struct Indexed<'a> {
     pub(crate) table: &'a PinnedTable<'a>,

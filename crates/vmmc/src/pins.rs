@@ -10,7 +10,7 @@
 //! Invariants: a page counts as pinned only while the node has its translation, or had it when it
 //! last said so; pages of a transfer under way are no victims; a translation is used only after it
 //! was seen that the caller's bytes still lie in its frame: by a mark in them, because the kernel
-//! says that no mapping changes and every change so far has been heard of, or because they were
+//! says that no mapping changes and every change so far has been received, or because they were
 //! lent since a moment of which that is known. So memory that was unmapped or moved is never sent
 //! or written by its old translation.
 
@@ -151,7 +151,7 @@ struct State {
     tracer: Option<(u32, Arc<Tracer>)>,
 }
 
-/// What [`Pins::counters`] tells.
+/// What [`Pins::counters`] returns.
 pub(crate) struct Counted {
     pub(crate) counters: PinCounters,
     pub(crate) pages: u64,
@@ -161,7 +161,7 @@ pub(crate) struct Counted {
 /// Memory that a transfer names; whole pages.
 pub(crate) enum Body<'a> {
     Send(&'a [u8]),
-    /// As a send, from memory that cannot have been unmapped since all changes were heard of.
+    /// As a send, from memory that cannot have been unmapped since all changes were received.
     Lent(&'a [u8]),
     Fetch(&'a mut [u8]),
 }
@@ -194,7 +194,7 @@ impl Default for Pins {
     }
 }
 
-/// How a look at the tables ended.
+/// How a lookup in the tables ended.
 enum Lookup {
     Pinned,
     Stale,
@@ -408,7 +408,7 @@ impl State {
             return Lookup::Never;
         }
         if let Body::Fetch(bytes) = body {
-            // It can look for itself, since it overwrites the memory: no system call.
+            // It can check by itself, since it overwrites the memory: no system call.
             if !self.trusting && pages.iter().all(|page| self.pinning.is_pinned(page)) && !self.carries(pages, bytes) {
                 return Lookup::Stale;
             }
@@ -509,8 +509,8 @@ impl State {
         }
     }
 
-    /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go
-    /// first.
+    /// Reports to the node what was unpinned, and asks for what is to be pinned; how many pages
+    /// must go first.
     fn call_pin(&mut self, core: &Core, pin: Vec<PinRun>, deadline: Deadline) -> Result<u64, BufferError> {
         let unreported = std::mem::take(&mut self.unreported);
         let mut unpin = page_runs(unreported.clone());
@@ -576,8 +576,8 @@ impl State {
         self.regions[at]
     }
 
-    /// Whether the caller's bytes lie in the frames that the node knows: marks them there and looks
-    /// here.
+    /// Whether the caller's bytes lie in the frames that the node knows: marks them there and
+    /// checks here.
     #[inline]
     fn carries(&mut self, pages: Pages, bytes: &mut [u8]) -> bool {
         self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);

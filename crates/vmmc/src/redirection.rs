@@ -1,7 +1,7 @@
 //! Transfer redirection: incoming data of a default buffer goes where the receiver wants it [NT
 //! §3.1].
 //!
-//! Invariant: what was posted is told exactly: bytes copied because they had come before, bytes
+//! Invariant: what was posted is reported exactly: bytes copied because they had come before, bytes
 //! that went straight to the new place, bytes still to come. The sender knows nothing of it.
 //! Commands go through the ring in the order of the calls, so that a redirection can be withdrawn
 //! whose answer has not come yet.
@@ -52,7 +52,7 @@ impl Export {
     }
 
     /// As [`redirect`](Self::redirect), but does not wait: to post many, one call behind the other,
-    /// at some hundred nanoseconds each. Errors that only the node can find are told by
+    /// at some hundred nanoseconds each. Errors that only the node can find are reported by
     /// [`Redirection::wait`] and [`Redirection::report`]. What is posted keeps its order; a call
     /// that asks the node something, as [`consume`](Self::consume) does, may come before it.
     ///
@@ -120,7 +120,7 @@ impl Export {
 
 impl Redirection {
     /// Whether all bytes have come, or it is known that they never will: then
-    /// [`wait`](Self::wait) returns at once. Looks at what has come from the node; never waits.
+    /// [`wait`](Self::wait) returns at once. Polls what has come from the node; never waits.
     pub fn is_over(&self) -> bool {
         self.core.collect_if_free();
         self.core.is_forked() || self.outcome().is_some()
@@ -161,8 +161,7 @@ impl Redirection {
         }
     }
 
-    /// Ends it: data that has not come goes to the export again. Tells what has happened until
-    /// then.
+    /// Ends it: data that has not come goes to the export again. Returns what has happened so far.
     ///
     /// # Errors
     /// [`RedirectError`].
@@ -229,7 +228,7 @@ impl Redirection {
         match self.core.call(call, &[], deadline) {
             Ok((Answer::Redirection(report), _)) => Ok(report),
             Ok(_) => Err(self.error(self.core.wrong_answer("about a redirection"))),
-            // The last bytes came meanwhile, of which we hear in a moment; or another thread ends
+            // The last bytes came meanwhile, of which we learn in a moment; or another thread ends
             // the export.
             Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::Stale => {
                 match self.core.wait(deadline, || self.outcome()) {

@@ -109,7 +109,7 @@ impl Redirects {
         ended.count() > 0
     }
 
-    /// How far it has come, for whoever posted it.
+    /// How far it has come, for the thread that posted it.
     pub(crate) fn state(&self, cookie: u64) -> State {
         let mut state = None;
         self.change(cookie, |entry| state = entry.state.clone());

@@ -180,7 +180,7 @@ impl Ring {
         self.export.unexport()
     }
 
-    /// Whether one has come, as far as memory tells.
+    /// Whether one has come, as far as memory shows.
     pub(crate) fn has_record(&self) -> bool {
         self.written().is_ok_and(|written| written != self.read)
     }

@@ -282,8 +282,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// The whole pages of a slice, if they are worth being named: a notification tells of one command,
-/// so what it comes with goes by one.
+/// The whole pages of a slice, if they are worth being named: a notification names one command, so
+/// what it comes with goes by one.
 fn pinnable(bytes: &[u8], options: SendOptions) -> Option<Range<usize>> {
     let (head, len) = whole_pages(bytes);
     let has_edges = len < bytes.len();

@@ -38,7 +38,7 @@ pub(crate) struct Appending {
     /// Its data, if that is not in the command.
     pub(crate) chunk: Option<Chunk>,
     /// Refusals that its import's appends carry from then on: one more than this one did. Only
-    /// when the caller hears of it: an append that the caller makes before must not overtake this
+    /// when the caller learns of it: an append that the caller makes before must not overtake this
     /// one.
     pub(crate) refusals: Arc<AtomicU32>,
     /// What this one carried.
@@ -56,7 +56,7 @@ impl Hold {
         }
     }
 
-    /// The caller hears how the command ended, or wants to hear no more.
+    /// The caller learns how the command ended, or no longer wants to know.
     fn note(&self, result: &Result<u64, OpError>) {
         if let (Hold::Append(append), Err(OpError::RingFull { .. })) = (self, result) {
             let (known, next) = (append.known, append.known.wrapping_add(1));
@@ -75,7 +75,7 @@ pub(crate) struct Slots {
 }
 
 struct Slot {
-    /// A look without the lock: the phase is [`Phase::Done`].
+    /// Read without the lock: the phase is [`Phase::Done`].
     done: AtomicBool,
     use_: Mutex<Use>,
 }
@@ -89,7 +89,7 @@ struct Use {
 enum Phase {
     Free,
     Pending,
-    /// Nobody waits; an error goes to the import, if there is one to tell.
+    /// Nobody waits; an error goes to the import, if there is one.
     Unattended(Option<u64>),
     Done(Result<u64, OpError>),
 }

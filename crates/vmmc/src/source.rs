@@ -52,7 +52,7 @@ use vmmc_host::Region;
 pub trait Source<'a>: Sealed<'a> {}
 
 /// Any memory, to send from or to fetch into without a copy on the way. Its whole pages are pinned
-/// at first use and stay pinned, so that later transfers cost a look at a table.
+/// at first use and stay pinned, so that later transfers cost a lookup in a table.
 ///
 /// Memory that cannot be pinned (a stack, a file, a few bytes) is copied, and so are sends of [a
 /// few pages](crate::PinOptions::copied_up_to) that nobody has [lent](crate::Session::lend): that
@@ -78,8 +78,8 @@ pub trait Source<'a>: Sealed<'a> {}
 pub struct Pinned<T>(pub T);
 
 /// Several sources, sent one after the other to consecutive places: a counter grows and a
-/// notification comes after all of them, and the notification tells of the whole. Up to 216 bytes
-/// go as one send. After an error others of the pieces may have been sent.
+/// notification comes after all of them, and the notification names the whole. Up to 216 bytes go
+/// as one send. After an error others of the pieces may have been sent.
 #[derive(Debug)]
 pub struct Gather<'g, S>(pub &'g [S]);
 
@@ -456,7 +456,7 @@ impl<'a> Sealed<'a> for Indexed<'a> {
         sending: &mut Sending<'a>,
     ) -> Result<(), TransferError> {
         if self.bytes.is_empty() || options.notify.is_some() && !self.is_one_command() || !self.is_of(&shared.core) {
-            // One command for all, since the notification tells its range. A table of another
+            // One command for all, since the notification names its range. A table of another
             // session means nothing to this one's node; its memory is as good as any.
             return sending.queue_copy(shared, offset, &joined(self), options);
         }
@@ -534,7 +534,7 @@ impl<S> Clone for Gather<'_, S> {
 impl<'a, S: Source<'a>> Source<'a> for Gather<'_, S> {}
 
 impl<S> Gather<'_, S> {
-    /// Whether one command is better than several, or must be: a notification tells of the whole.
+    /// Whether one command is better than several, or must be: a notification names the whole.
     fn goes_as_one(len: u64, options: SendOptions) -> bool {
         len <= INLINE_BYTES_MAX as u64 || options.notify.is_some()
     }

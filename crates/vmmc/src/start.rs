@@ -1,7 +1,7 @@
 //! Starting the user's node when none runs, as agents do.
 //!
-//! Invariant: whoever started it, a session ends up on the one node of that name: a start that
-//! loses the race against another one is no error.
+//! Invariant: whichever process started it, a session ends up on the one node of that name: a start
+//! that loses the race against another one is no error.
 
 use crate::error::AttachError;
 use crate::limits::{START_LINGER_S, START_RETRY, START_TIMEOUT};

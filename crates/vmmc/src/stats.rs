@@ -8,7 +8,7 @@ use crate::core::Core;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a session has done so far. The page of all [`counters`](crate::counters) tells what is
+/// What a session has done so far. The page of all [`counters`](crate::counters) says what is
 /// claimed and what is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionStats {

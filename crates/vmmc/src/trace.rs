@@ -11,7 +11,7 @@
 //! records of each thread; `vmmc trace record` adds those from the rings, which it keeps in a file
 //! ([`rings`]), so it loses nothing. Records of a thread are in the order in which they were made,
 //! those of several threads in the order of their times, which come from the clock that all
-//! processes of the machine share. A record costs a look at the processor's counter and four
+//! processes of the machine share. A record costs a read of the processor's counter and four
 //! stores: no lock, no system call, and what it becomes in the file is made of many at once.
 
 mod rings;
@@ -38,8 +38,8 @@ const FILE_VARIABLE: &str = "VMMC_TRACE";
 /// memory out.
 const ONLY_VARIABLE: &str = "VMMC_TRACE_ONLY";
 
-/// Set: the rings are kept in a file beside the trace, with this ending, for whoever finishes the
-/// trace of a process that was killed.
+/// Set: the rings are kept in a file beside the trace, with this ending, for the program that
+/// finishes the trace of a process that was killed.
 const RINGS_VARIABLE: &str = "VMMC_TRACE_RINGS";
 
 /// A trace that is being written.
@@ -145,7 +145,7 @@ impl Tracer {
         }
     }
 
-    /// A record tells lengths of 32 bits.
+    /// A record holds lengths of 32 bits.
     #[cold]
     fn record_long(&self, process: u32, op: Op, address: u64, len: u64) {
         let most = u64::from(u32::MAX >> 12 << 12);

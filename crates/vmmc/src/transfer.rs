@@ -133,11 +133,11 @@ impl<'a, M: Memory> Transfer<'a, M> {
         self.moving = Moving::Done(Err(error));
     }
 
-    /// Leaves nobody who reads what is borrowed, or writes what is owned.
+    /// Leaves no thread that reads what is borrowed, or writes what is owned.
     fn end(&mut self) {
         match &mut self.moving {
             Moving::Send(sending) if sending.borrows() => {
-                // Whoever drops it does not want to know.
+                // A caller that drops it does not want to know.
                 let _ = self.wait();
             }
             Moving::Fetch(fetching) => {

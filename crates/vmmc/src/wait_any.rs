@@ -102,12 +102,12 @@ impl Session {
     ///
     /// # Errors
     /// [`WaitError`]. [`WaitError::OtherSession`] for what belongs to another session, which would
-    /// not be heard here.
+    /// not be noticed here.
     pub fn wait_any(&self, what: &mut [WaitFor<'_>]) -> Result<usize, WaitError> {
         self.wait_any_by(what, self.core().default_deadline())
     }
 
-    /// As [`wait_any`](Self::wait_any), until a deadline; one that has passed makes it a look.
+    /// As [`wait_any`](Self::wait_any), until a deadline; one that has passed makes it a poll.
     ///
     /// # Errors
     /// As for [`wait_any`](Self::wait_any).
@@ -181,7 +181,7 @@ impl Core {
         }
     }
 
-    /// For what finds room when some other thread gives it back, which need not tell.
+    /// For what finds room when some other thread gives it back, which need not announce it.
     fn slice(&self, deadline: Deadline, starved: bool) -> Deadline {
         if starved { deadline.min(self.deadline(vmmc_host::limits::TIMED_SLEEP_MAX)) } else { deadline }
     }
@@ -196,7 +196,7 @@ impl<'a> WaitFor<'a> {
         }
     }
 
-    /// Whether it is there, as far as memory tells.
+    /// Whether it is there, as far as memory shows.
     fn is_ready(&self, core: &Core) -> bool {
         match self {
             WaitFor::Notification => core.hub.has(Taker::Any),

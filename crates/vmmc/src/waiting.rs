@@ -1,10 +1,10 @@
 //! How the threads of a session share one wake-up: one sleeps on it, the others wait for that one.
 //!
-//! Invariant: a thread that blocks has looked after it announced itself, so nothing that came
+//! Invariant: a thread that blocks has polled after it announced itself, so nothing that came
 //! before is missed: the sleeper by the flags of the rings (see `vmmc_host::handshake`), the
 //! followers by `epoch`, which grows after every delivery and is compared under the lock that the
-//! deliverer takes to notify. Descriptors of the caller's are in the poll of whoever waits for
-//! them, the sleeper's or a follower's own.
+//! deliverer takes to notify. Descriptors of the caller's are in the poll of the thread that waits
+//! for them, the sleeper's or a follower's own.
 
 use crate::limits::{DESCRIPTOR_POLLS, STEPPED_SLICE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -42,10 +42,10 @@ pub(crate) fn wait_sliced<T>(
 }
 
 /// Descriptors that one wait is for, besides what comes through the session. To ask the kernel is a
-/// system call, so that not every look does.
+/// system call, so that not every poll does.
 pub(crate) struct Descriptors<'a> {
     fds: RefCell<Vec<PollFd<'a>>>,
-    /// Looks before the next one that asks.
+    /// Polls before the next one that asks.
     polls_left: Cell<u32>,
     /// What it begins at.
     every: u32,
@@ -58,7 +58,7 @@ impl<'a> Descriptors<'a> {
         Descriptors { fds: RefCell::new(fds), polls_left: Cell::new(0), every }
     }
 
-    /// The place of the first one that is ready, in error or hung up. It may be found some looks
+    /// The place of the first one that is ready, in error or hung up. It may be found some polls
     /// late.
     pub(crate) fn first_ready(&self) -> Option<usize> {
         let left = self.polls_left.get();
@@ -77,7 +77,7 @@ impl<'a> Descriptors<'a> {
     fn block(&self, wake: &[BorrowedFd<'_>], left: Duration) -> Vec<bool> {
         let own = wake.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = own.chain(self.fds.borrow().iter().cloned()).collect();
-        // An interrupted or failed poll is an early return; the caller looks again.
+        // An interrupted or failed poll is an early return; the caller polls again.
         let ready = poll(&mut all, Some(&timespec(left))).is_ok();
         self.polls_left.set(0);
         all[..wake.len()].iter().map(|fd| ready && !fd.revents().is_empty()).collect()
@@ -132,7 +132,7 @@ impl Waiting {
         })
     }
 
-    /// Something was delivered to some thread: the followers look again.
+    /// Something was delivered to some thread: the followers poll again.
     pub(crate) fn delivered(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.followers.load(Ordering::SeqCst) > 0 {
@@ -150,7 +150,7 @@ impl Waiting {
         turn.bells.iter().for_each(|bell| ring(bell));
     }
 
-    /// Makes every waiting thread look again.
+    /// Makes every waiting thread poll again.
     pub(crate) fn kick(&self) {
         ring(&self.kick);
         self.delivered();
@@ -169,8 +169,9 @@ impl Waiting {
         result
     }
 
-    /// Blocks until something may have come or the deadline passes. `look` collects what has come and
-    /// says whether the caller has what it wants; `flags` tell wakers that this process sleeps.
+    /// Blocks until something may have come or the deadline passes. `look` collects what has come
+    /// and returns whether the caller has what it wants; `flags` show wakers that this process
+    /// sleeps.
     pub(crate) fn block(
         &self,
         flags: &[&AtomicU64],
@@ -212,7 +213,7 @@ impl Waiting {
         self.call_followers(&turn);
     }
 
-    /// Whatever ends this, the caller looks again.
+    /// Whatever ends this, the caller polls again.
     fn follow(&self, mut turn: MutexGuard<'_, Turn>, left: Duration, fds: Option<&Descriptors<'_>>) {
         let Some(fds) = fds else {
             let _ = self.changed.wait_timeout(turn, left);

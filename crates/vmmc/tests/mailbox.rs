@@ -35,7 +35,7 @@ impl Mailbox {
         let (at, number) = (slot(self.taken), self.taken + 1);
         self.memory.wait_word(at, |there| there == number)?;
         let length = self.memory.word(at + 8)?.load(Ordering::Relaxed);
-        // Whoever may write here may say anything.
+        // A process that may write here may write anything.
         let mut text = vec![0; length.min(SLOT_BYTES - 16) as usize];
         self.memory.read(at + 16, &mut text)?;
         self.taken = number;

@@ -13,7 +13,7 @@ use vmmc::{AccessError, BindOptions, Rights, SendOptions, Session, TransferError
 use vmmc_node::{KeySource, NodeConfig};
 
 const LONG: Duration = Duration::from_secs(30);
-/// Within this time a death is told. It is promised to be one second; the rest is for busy
+/// Within this time a death is reported. It is promised to be one second; the rest is for busy
 /// machines.
 const TOLD: Duration = Duration::from_secs(10);
 
@@ -172,7 +172,8 @@ fn an_event_loop_is_told_that_the_daemon_was_killed() {
     let mut daemon = Role::start("node", &node);
     let (session, user) = (attach(&node), attach(&node));
     let _export = session.export(4096).name("here").notify(true).create().unwrap();
-    // Whoever may notify has the other end of the session's wake-up, which so does not hang up.
+    // A process that may notify has the other end of the session's wake-up, which therefore does
+    // not hang up.
     let _import = user.import("here").open().unwrap();
     let fd = session.event_fd().unwrap();
     let readable = |within: Duration| {

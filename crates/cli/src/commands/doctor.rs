@@ -1,6 +1,6 @@
 //! `vmmc doctor`: what this machine offers, what is missing, what that would bring, how to get it.
 //!
-//! Invariant: looking changes nothing. Only what VMMC cannot do without makes the command fail.
+//! Invariant: inspection changes nothing. Only what VMMC cannot do without makes the command fail.
 
 use crate::args::Peer;
 use crate::external;
@@ -28,7 +28,7 @@ enum State {
     Bad,
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, Debug, Serialize)]
 struct Finding {
     /// What.

@@ -118,7 +118,7 @@ fn run_here(options: &NodeOptions, detach: bool) -> Result<(), Failure> {
         if !detach {
             let addresses: Vec<String> = running.addresses.iter().map(ToString::to_string).collect();
             let text = format!("node {:?} serves processes, and peers on {}\n", running.name, addresses.join(", "));
-            // Whoever started us may not listen; the node serves all the same.
+            // The process that started us may not listen; the node serves all the same.
             let _ = crate::output(&format!("{text}{warning}"));
         }
     };

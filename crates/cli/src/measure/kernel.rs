@@ -199,7 +199,7 @@ fn write_all(to: &OwnedFd, bytes: &[u8]) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Reads once, however often it takes; the clock is looked at rarely.
+/// Reads once, however often it takes; the clock is read rarely.
 fn read_some(from: &OwnedFd, into: &mut [u8]) -> Result<usize, TaskError> {
     let mut start: Option<Instant> = None;
     for spins in 1u32.. {

@@ -171,7 +171,7 @@ impl<'a> Sleep<'a> {
                 while bell.load(Ordering::SeqCst) != number as u32 {
                     match futex::wait(bell, futex::Flags::empty(), number as u32 - 1, Some(&timeout)) {
                         Err(rustix::io::Errno::TIMEDOUT) => return Err(TaskError::PartnerSilent),
-                        // Already awakened, or a signal: the loop looks again.
+                        // Already awakened, or a signal: the loop checks again.
                         _ => continue,
                     }
                 }

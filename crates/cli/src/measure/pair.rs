@@ -126,8 +126,8 @@ impl Pair {
         result
     }
 
-    /// Moves a file from the leader to the follower, and says what both sides found. `progress` is
-    /// told the bytes so far now and then.
+    /// Moves a file from the leader to the follower, and says what both sides found. `progress`
+    /// receives the bytes so far now and then.
     pub(crate) fn move_file(
         &mut self,
         file: &str,

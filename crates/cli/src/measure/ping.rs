@@ -153,7 +153,7 @@ fn fit(budget: Duration, each: Duration, min: u64, max: u64) -> u64 {
     ((budget.as_secs_f64() / each.as_secs_f64().max(1e-9)) as u64).clamp(min, max)
 }
 
-/// Spins until `ready`, with a look at the clock now and then: a dead partner must not hang us.
+/// Spins until `ready`, reading the clock now and then: a dead partner must not hang us.
 #[inline]
 pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskError> {
     let mut start = None;
@@ -162,7 +162,7 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskErro
             if ready() {
                 return Ok(());
             }
-            // Looks in a row ask for the line again while the other core tries to get it: with a
+            // Polls in a row ask for the line again while the other core tries to get it: with a
             // pause between them it comes sooner.
             std::hint::spin_loop();
         }
@@ -175,7 +175,7 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskErro
     }
 }
 
-/// As [`spin_until`], giving the processor to whoever else can run every few looks.
+/// As [`spin_until`], giving the processor to other threads every few polls.
 #[inline]
 pub(crate) fn spin_yielding(mut ready: impl FnMut() -> bool) -> Result<(), TaskError> {
     let start = Instant::now();

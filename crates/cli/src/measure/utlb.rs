@@ -54,9 +54,9 @@ pub(crate) struct Row {
     pub(crate) copied_ns: f64,
     /// Making the memory private again.
     pub(crate) forget_ns: f64,
-    /// The user's look at its table.
+    /// The user's lookup in its table.
     pub(crate) lookup_ns: f64,
-    /// The engine's look at its cache.
+    /// The engine's lookup in its cache.
     pub(crate) cache_ns: f64,
     /// A miss there: so many entries read from the table.
     pub(crate) fetch_ns: f64,

@@ -80,7 +80,7 @@ pub(crate) fn channel_to_coordinator() -> Result<Channel, Failure> {
 
 fn exit_when_closed(fd: &OwnedFd) -> ! {
     loop {
-        // No event is asked for: hang-up and error are always told.
+        // No event is asked for: hang-up and error are always reported.
         let mut fds = [PollFd::new(fd, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) if !fds[0].revents().is_empty() => std::process::exit(0),

@@ -5,8 +5,8 @@
 //! privilege. No call here locks or allocates, so a thread that other threads' munmap waits for can
 //! make them. A descriptor belongs to the process that opened it: in a forked child it would change
 //! the parent's memory, so nobody uses it there. Pins have a descriptor of their own
-//! (`pin/watch.rs`): who asks for events of munmap stops every munmap of what is registered with
-//! it, and is told "again" while any of them is under way, which is how pins learn of it.
+//! (`pin/watch.rs`): a process that asks for events of munmap stops every munmap of what is
+//! registered with it, and gets "again" while any of them is under way, by which pins learn of it.
 //!
 //! Source: userfaultfd(2), ioctl_userfaultfd(2).
 
@@ -25,7 +25,7 @@ const UFFD_API: u64 = 0xaa;
 const USER_MODE_ONLY: i32 = 1;
 /// Of `UFFDIO_CONTINUE`: the pages are protected against writing from the first moment.
 const CONTINUE_PROTECTED: u64 = 1 << 1;
-/// Of `UFFDIO_WRITEPROTECT`: protects; without it the call opens, and wakes who waits.
+/// Of `UFFDIO_WRITEPROTECT`: protects; without it the call opens, and wakes the waiting threads.
 const PROTECT: u64 = 1 << 0;
 /// Bytes of a message, `struct uffd_msg`.
 pub(crate) const MESSAGE_BYTES: usize = 32;
@@ -38,7 +38,6 @@ const IS_STORE: u64 = 1 << 0;
 pub(crate) mod feature {
     pub(crate) const WRITE_PROTECT: u64 = 1 << 0;
     pub(crate) const EVENT_REMAP: u64 = 1 << 2;
-    pub(crate) const EVENT_REMOVE: u64 = 1 << 3;
     pub(crate) const MISSING_SHMEM: u64 = 1 << 5;
     pub(crate) const EVENT_UNMAP: u64 = 1 << 6;
     pub(crate) const THREAD_ID: u64 = 1 << 8;
@@ -78,7 +77,7 @@ pub struct Offers {
     pub minor_read_only: bool,
     /// The byte that was touched, not its page alone (Linux 5.18).
     pub exact_address: bool,
-    /// Pages that note a first write without a fault that anybody hears of (Linux 6.7).
+    /// Pages that note a first write without a fault that is reported (Linux 6.7).
     pub write_protect_async: bool,
     /// Faults of system calls too, not of the program's own instructions alone: for privileged
     /// processes, or where `vm.unprivileged_userfaultfd` is 1.
@@ -167,7 +166,7 @@ impl Descriptor {
         })
     }
 
-    /// Asks for features, and is told all that there are. Once a descriptor.
+    /// Asks for features, and returns all that there are. Once a descriptor.
     fn shake_hands(&self, features: u64) -> Result<u64, (&'static str, Errno)> {
         let mut api = [UFFD_API, features, 0];
         // SAFETY: UFFDIO_API reads and writes three words, which `api` has.
@@ -177,7 +176,7 @@ impl Descriptor {
         Ok(api[1])
     }
 
-    /// Hears of a range's faults from here on, and of its changes if the features say so.
+    /// Receives a range's faults from here on, and its changes if the features say so.
     pub(crate) fn register(&self, start: usize, len: usize, modes: &[Mode]) -> Result<(), (&'static str, Errno)> {
         let modes = modes.iter().fold(0, |all, mode| all | *mode as u64);
         let mut register = [start as u64, len as u64, modes, 0];
@@ -188,7 +187,7 @@ impl Descriptor {
         }
     }
 
-    /// Hears no more of a range.
+    /// Receives nothing more of a range.
     pub(crate) fn unregister(&self, start: usize, len: usize) {
         let range = [start as u64, len as u64];
         // SAFETY: UFFDIO_UNREGISTER reads two words. A range that is not registered is refused,
@@ -196,8 +195,8 @@ impl Descriptor {
         unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_UNREGISTER, range.as_ptr()) };
     }
 
-    /// Fills missing pages with zeros, and wakes who waits for them. A range of no bytes is always
-    /// refused: with `EAGAIN` while a change of a registered range is under way.
+    /// Fills missing pages with zeros, and wakes the threads that wait for them. A range of no
+    /// bytes is always refused: with `EAGAIN` while a change of a registered range is under way.
     pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), Errno> {
         let mut zero = [start, len, 0, 0];
         // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; it fills missing pages only.
@@ -207,8 +206,8 @@ impl Descriptor {
         }
     }
 
-    /// Maps pages that the file has, for reading alone or for writing too, and wakes who waits for
-    /// them. Gives the bytes that were mapped, and why not all.
+    /// Maps pages that the file has, for reading alone or for writing too, and wakes the threads
+    /// that wait for them. Gives the bytes that were mapped, and why not all.
     pub(crate) fn present(&self, start: usize, len: usize, is_read_only: bool) -> (usize, Result<(), Errno>) {
         let mode = if is_read_only { CONTINUE_PROTECTED } else { 0 };
         let mut pages = [start as u64, len as u64, mode, 0];
@@ -227,7 +226,7 @@ impl Descriptor {
         self.write_protect(start, len, PROTECT)
     }
 
-    /// Takes that back, and wakes who waits to write.
+    /// Takes that back, and wakes the threads that wait to write.
     pub(crate) fn open_for_writing(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.write_protect(start, len, 0)
     }
@@ -242,7 +241,7 @@ impl Descriptor {
         }
     }
 
-    /// Wakes who waits for pages: they try again.
+    /// Wakes the threads that wait for pages: they try again.
     pub(crate) fn wake(&self, start: usize, len: usize) {
         let range = [start as u64, len as u64];
         // SAFETY: UFFDIO_WAKE reads two words. It is refused for what is no range of addresses

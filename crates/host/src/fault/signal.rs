@@ -12,13 +12,13 @@ use libc::{c_int, c_void, siginfo_t};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Whether the processor tells loads from stores in a way that we read.
+/// Whether the processor distinguishes loads from stores in a way that we read.
 pub(super) const TELLS_STORES: bool = cfg!(target_arch = "x86_64");
 /// Of `si_code`: no mapping there.
 const SEGV_MAPERR: c_int = 1;
 /// Of `si_code`: no right to it.
 const SEGV_ACCERR: c_int = 2;
-/// Time between two looks for room for a request, ns: all of them wait for other answers.
+/// Time between two polls for room for a request, ns: all of them wait for other answers.
 const SLEEP_NS: u64 = 50_000;
 
 /// What was installed before.

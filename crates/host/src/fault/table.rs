@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants: nothing here locks or allocates. An id of a range is never used twice, so a reader
-//! that finds one id before and after has read what belongs to it. Who removes a range does so
-//! before the thread looks for requests the last time, and who posts a request looks for its range
+//! that finds one id before and after has read what belongs to it. A remover of a range does so
+//! before the thread polls for requests the last time, and a poster of a request checks its range
 //! afterwards: one of the two sees the other.
 
 use super::Answer;
@@ -143,7 +143,7 @@ pub(super) struct Request {
 
 pub(super) struct Requests {
     all: [Request; FAULTS_WAITING_MAX],
-    /// Changes when there is something to look for.
+    /// Changes when there is something to poll for.
     bell: AtomicU32,
 }
 
@@ -249,7 +249,7 @@ fn futex_wait(word: &AtomicU32, value: u32, time_ns: Option<u64>) {
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word and the time, if any, live as long as the call. A wake-up, a signal, another
-    // value and the end of the time are the same to the caller, who looks again.
+    // value and the end of the time are the same to the caller, which polls again.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
 }
 

@@ -403,7 +403,7 @@ fn who_gets_no_answer_or_a_refusal_gets_its_signal() {
         std::thread::sleep(Duration::from_millis(50));
         let _ = other.load(0);
     }
-    // Long enough for whoever checks deadlines to rest.
+    // Long enough for the thread that checks deadlines to rest.
     std::thread::sleep(Duration::from_millis(300));
     let _ = place.load(PAGE);
     if is_store {

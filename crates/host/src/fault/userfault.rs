@@ -184,8 +184,8 @@ impl Userfaults {
     fn end(&self, asked: &Asked, outcome: Outcome) {
         match outcome {
             Outcome::Answered(Answer::Refused) => self.refuse(asked),
-            // Who fills a page has woken those who wait for it. A handler may also have found
-            // nothing to do.
+            // The filler of a page has woken the threads that wait for it. A handler may also have
+            // found nothing to do.
             Outcome::Answered(Answer::Served) | Outcome::Gone => self.wake(asked.address),
             // Another thread was here before, or the kernel has taken the page out of the page
             // table to reclaim its memory.

@@ -2,11 +2,11 @@
 //!
 //! A plain write to an eventfd waits when its counter is full and `O_NONBLOCK` is not set. Every
 //! holder can fill the counter and clear the flag, for both belong to the open file and not to the
-//! descriptor, and no look before the write helps: the other one may do so in between. The kernel's
-//! own way to signal an eventfd only adds and wakes. It is what tells the end of an asynchronous
-//! read ([`io_submit(2)`], `IOCB_FLAG_RESFD`), so a ring is the end of a read of one byte of our
-//! own memory. It refuses every descriptor that is no eventfd, so nothing is ever written to a
-//! file, a pipe or a terminal that somebody handed in.
+//! descriptor, and no check before the write helps: the other one may do so in between. The
+//! kernel's own way to signal an eventfd only adds and wakes. It is what reports the end of an
+//! asynchronous read ([`io_submit(2)`], `IOCB_FLAG_RESFD`), so a ring is the end of a read of one
+//! byte of our own memory. It refuses every descriptor that is no eventfd, so nothing is ever
+//! written to a file, a pipe or a terminal that somebody handed in.
 //!
 //! Invariant: a read of a memfd ends within the call that begins it, so no request is ever under
 //! way; results are taken before there is no room for more.
@@ -182,7 +182,7 @@ mod tests {
             let bell = eventfd(0, EventfdFlags::empty()).unwrap();
             rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
             (0..1000).for_each(|_| ringer.ring(bell.as_fd()).unwrap());
-            // It is as full as the kernel makes it, and who reads it has all of that.
+            // It is as full as the kernel makes it, and its reader has all of that.
             let mut count = [0; 8];
             assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
             assert_eq!(u64::from_ne_bytes(count), u64::MAX);

@@ -169,8 +169,8 @@ pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     limit_unsent(fd, MARK)
 }
 
-/// Takes the mark off again: whoever gets the socket from here on needs only the kernel. `limit` is
-/// what the program set there.
+/// Takes the mark off again: a process that gets the socket from here on needs only the kernel.
+/// `limit` is what the program set there.
 pub fn unmark_upgraded(fd: BorrowedFd<'_>, limit: u32) {
     if is_marked_upgraded(fd) {
         // One that has ended needs no mark.
@@ -213,7 +213,7 @@ pub fn reset_at_close(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
 }
 
-/// Ends a connection at once: both ends, and whoever else holds this one, see a reset.
+/// Ends a connection at once: both ends, and the other holders of this one, see a reset.
 pub fn reset(fd: BorrowedFd<'_>) {
     // One that has ended already needs no reset.
     let _ = rustix::net::connect_unspec(fd);
@@ -238,7 +238,7 @@ fn send_with(fd: BorrowedFd<'_>, from: &[IoSlice<'_>], flags: SendFlags) -> Resu
     }
 }
 
-/// Receives what is there now, or looks at it.
+/// Receives what is there now, or peeks at it.
 pub fn receive_now(fd: BorrowedFd<'_>, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
     let flags = if take { RecvFlags::DONTWAIT } else { RecvFlags::DONTWAIT | RecvFlags::PEEK };
     loop {

@@ -94,6 +94,62 @@ fn moved_pages_are_gone_from_where_they_were_and_keep_their_frames() {
     assert!(target.iter().all(|b| *b == 9));
 }
 
+/// A space with arenas of its own: one with a hole no longer counts as reserved.
+fn own_space() -> Option<PinSpace> {
+    space()?;
+    Some(PinSpace::start().expect("as the first one"))
+}
+
+/// A hole in the arena under a page, which the kernel makes of unlocked pages only.
+fn punch_hole(page: &mut [u8]) {
+    let at = page.as_mut_ptr().cast();
+    // SAFETY: the page is ours and becomes zeros.
+    unsafe {
+        rustix::mm::munlock(at, page.len()).expect("it is mapped");
+        rustix::mm::madvise(at, page.len(), Advice::LinuxRemove).expect("a shared page");
+    }
+}
+
+#[test]
+fn a_page_whose_content_is_dropped_stays_where_it_is() {
+    let Some(space) = own_space() else { return };
+    let memory = pages(2);
+    memory.fill(7);
+    space.take(memory).expect("private pages");
+    let frame = space.frame(number(memory)).expect("taken");
+    punch_hole(&mut memory[..PAGE_BYTES]);
+    space.synchronize();
+    assert_eq!(space.frame(number(memory)), Some(frame), "its frame must not be given to others");
+    assert!(memory[..PAGE_BYTES].iter().all(|byte| *byte == 0) && memory[PAGE_BYTES] == 7);
+    memory[1] = 9;
+    assert!(space.arena(frame.arena).expect("of the frame").holds(frame.page, &memory[..PAGE_BYTES]));
+}
+
+#[test]
+fn a_thread_that_touches_a_hole_goes_on_whatever_others_unmap_meanwhile() {
+    let Some(space) = own_space() else { return };
+    let memory = pages(2);
+    memory.fill(7);
+    space.take(memory).expect("private pages");
+    let touched = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let toucher = scope.spawn(|| {
+            for _ in 0..2_000 {
+                punch_hole(&mut memory[..PAGE_BYTES]);
+                assert_eq!(memory[8], 0);
+                memory[8] = 1;
+            }
+            touched.store(true, Ordering::Relaxed);
+        });
+        while !toucher.is_finished() {
+            let short = pages(1);
+            space.take(short).expect("private pages");
+            unmap(short);
+        }
+    });
+    assert!(touched.load(Ordering::Relaxed));
+}
+
 #[test]
 fn a_forked_child_has_its_own_copy() {
     let Some(space) = space() else { return };

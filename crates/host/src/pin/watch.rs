@@ -1,13 +1,12 @@
-//! Learning that pinned addresses changed hands: the events of a userfaultfd on munmap, mremap and
-//! madvise.
+//! Learning that pinned addresses changed hands: the events of a userfaultfd on munmap and mremap.
 //!
 //! Invariant: the kernel lets an munmap or mremap of a watched range return only after its event
 //! was read. From before the change until the event is in [`Watch::log`], either
 //! [`Watch::is_changing`] or the log's count says so. The reading thread takes no lock and no
 //! memory: it may be its own process's munmap that it must let go on.
 //!
-//! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked
-//! for, since the watched pages are reserved and locked.
+//! The descriptor is made for user mode only, which needs no privilege. A page fault is only asked
+//! for where a program unlocked watched pages and punched a hole into them.
 
 use crate::fault::descriptor::{Descriptor, MESSAGE_BYTES, Mode, feature};
 use crate::region::RegionError;
@@ -21,7 +20,7 @@ use crate::limits::{WATCH_DRAIN_TIME, WATCH_EVENTS_MAX};
 /// What happened to a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It was unmapped, or its pages were dropped.
+    /// It was unmapped.
     Gone { start: u64, end: u64 },
     /// It lies elsewhere now.
     Moved { from: u64, to: u64, len: u64 },
@@ -46,7 +45,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Makes the descriptor; [`run`](Watch::run) must follow on a thread of its own.
     pub(super) fn new() -> Result<Watch, RegionError> {
-        let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
+        // Not of content that is dropped: the range keeps its mapping, so its frames too.
+        let events = feature::EVENT_REMAP | feature::EVENT_UNMAP;
         let fd = Descriptor::open(events).map_err(failed)?;
         Ok(Watch {
             fd,
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Whether a change of a watched range is under way in the kernel. One system call that does
-    /// nothing else: the kernel says "again" before it looks at the empty range.
+    /// nothing else: the kernel says "again" before it checks the empty range.
     pub(super) fn is_changing(&self) -> bool {
         self.fd.zero(0, 0) == Err(Errno::AGAIN)
     }
@@ -123,7 +123,7 @@ impl Watch {
     pub(super) fn run(&self) {
         let mut messages = [0u8; 16 * MESSAGE_BYTES];
         loop {
-            // An interrupted poll only means one more look.
+            // An interrupted poll only means one more read.
             let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None);
             self.reading.store(true, Ordering::SeqCst);
             while let Ok(bytes @ 1..) = rustix::io::read(&self.fd, &mut messages) {
@@ -138,7 +138,7 @@ impl Watch {
         match message[0] {
             0x12 => self.fill(word(16)),
             0x14 => self.push([1, word(8), word(16), word(24)]),
-            0x15 | 0x16 => self.push([0, word(8), word(16), 0]),
+            0x16 => self.push([0, word(8), word(16), 0]),
             _ => {}
         }
     }
@@ -146,8 +146,12 @@ impl Watch {
     /// A page fault in a hole that somebody punched into our pages: zeros, as after any such hole.
     fn fill(&self, address: u64) {
         let page = crate::region::PAGE_BYTES as u64;
-        // It may be there by now, or gone.
-        let _ = self.fd.zero(address / page * page, page);
+        let at = address / page * page;
+        if self.fd.zero(at, page).is_err() {
+            // It is there by now, or gone, or another range is changing, whose event comes next.
+            // The thread tries again.
+            self.fd.wake(at as usize, page as usize);
+        }
     }
 
     fn push(&self, words: [u64; 4]) {

@@ -80,7 +80,7 @@ impl Window {
             pid: std::process::id(),
             pages: absent(bytes / PAGE_BYTES).ok_or(("malloc", Errno::NOMEM))?,
         };
-        // Without access at first: whoever touches a page before it is registered would get it.
+        // No access at first: a thread that touches a page before it is registered would get it.
         // SAFETY: the caller vouches for the addresses.
         unsafe { region.map_over(base, region_offset, bytes, ProtFlags::empty()) }.map_err(|errno| ("mmap", errno))?;
         // SAFETY: as above. Pages of a program that locks all its memory could not be taken away.
@@ -95,8 +95,8 @@ impl Window {
         Ok(window)
     }
 
-    /// Takes the range back: reserved addresses without access. Whoever waits for a page of it
-    /// tries again, and gets SIGSEGV.
+    /// Takes the range back: reserved addresses without access. A thread that waits for a page of
+    /// it tries again, and gets SIGSEGV.
     pub(super) fn close(self) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is of the reservation, as `open` was promised. One mapping takes the
@@ -190,8 +190,8 @@ impl Window {
         }
     }
 
-    /// Has everybody who waits for a page get SIGSEGV, unless the table allows it by now. A page
-    /// that may be read goes on being readable.
+    /// Makes every thread that waits for a page get SIGSEGV, unless the table allows it by now. A
+    /// page that may be read goes on being readable.
     pub(super) fn refuse(&mut self, page: usize, is_store: bool) -> Result<(), Errno> {
         let rights = match self.pages[page] & !CLOSED {
             WRITE => return Ok(()),

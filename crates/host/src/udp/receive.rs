@@ -38,7 +38,7 @@ impl ReceiveBuffer {
     /// Receives once and gives each datagram of that to `each`. When nothing is there it polls
     /// again, `polls` times in all; false: nothing came. A single datagram that comes after an
     /// empty poll may be left in the kernel's queue until the next call or [`UdpPort::release`]:
-    /// whoever waits for it need not wait until the kernel has freed its memory too.
+    /// the caller that waits for it need not wait until the kernel has freed its memory too.
     #[inline]
     pub fn receive(
         &mut self,
@@ -78,15 +78,8 @@ impl ReceiveBuffer {
         let mut left = polls;
         // Of datagrams that come one after the other, each is taken with one call.
         let mut flags = if port.peek == PeekState::Empty { PEEK } else { RECEIVE };
-        let mut from = port.peer;
         let came = loop {
-            let came = match port.peer {
-                Some(_) => net::recv(&port.socket, &mut *buffer, flags).map(|(len, _)| len),
-                None => net::recvfrom(&port.socket, &mut *buffer, flags).map(|(len, _, sender)| {
-                    from = sender.and_then(|sender| SocketAddr::try_from(sender).ok());
-                    len
-                }),
-            };
+            let came = net::recvfrom(&port.socket, &mut *buffer, flags);
             left = left.saturating_sub(1);
             if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
                 break came;
@@ -98,13 +91,16 @@ impl ReceiveBuffer {
             Err(Errno::AGAIN) => PeekState::Empty,
             _ => PeekState::Taken,
         };
-        match (came, from) {
-            (Ok(len), Some(from)) => each(from, &mut buffer[..len]),
-            // Nobody to answer to.
-            (Ok(_), None) => {}
-            (Err(errno), _) => return nothing_there(errno).map(|()| false),
+        match came {
+            Ok((len, _, from)) => {
+                // A sender without an address is nobody to answer to.
+                if let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) {
+                    each(from, &mut buffer[..len]);
+                }
+                Ok(true)
+            }
+            Err(errno) => nothing_there(errno).map(|()| false),
         }
-        Ok(true)
     }
 
     /// One system call, which may give several datagrams of one sender.

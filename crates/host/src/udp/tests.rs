@@ -35,53 +35,45 @@ fn datagrams_keep_their_borders_and_their_sender() {
 #[test]
 fn a_receive_polls_as_often_as_asked_and_finds_what_comes_meanwhile() {
     let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
-    let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
-    let (stranger, to) = (loopback(), b.local_addr());
-    for (hot, sender) in [(false, &stranger), (true, &a)] {
-        let port = if hot { &mut connected } else { &mut b };
-        assert!(!buffer.receive(port, 1_000, |_, _| panic!("nothing was sent")).unwrap());
-        let mut came = Vec::new();
-        let found = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(5));
-                sender.send(to, b"late", 4).unwrap();
-            });
-            // So many polls take seconds: one call finds it.
-            buffer.receive(port, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+    let to = b.local_addr();
+    assert!(!buffer.receive(&mut b, 1_000, |_, _| panic!("nothing was sent")).unwrap());
+    let mut came = Vec::new();
+    let found = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            a.send(to, b"late", 4).unwrap();
         });
-        assert_eq!((found, &came[..]), (true, &b"late"[..]));
-    }
+        // So many polls take seconds: one call finds it.
+        buffer.receive(&mut b, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+    });
+    assert_eq!((found, &came[..]), (true, &b"late"[..]));
 }
 
 #[test]
 fn a_datagram_that_was_awaited_leaves_the_queue_later_and_comes_once() {
     let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
-    let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
-    let (stranger, to) = (loopback(), b.local_addr());
+    let to = b.local_addr();
     let queued = |port: &UdpPort| rustix::io::ioctl_fionread(port).unwrap();
-    for (hot, sender) in [(false, &stranger), (true, &a)] {
-        let port = if hot { &mut connected } else { &mut b };
-        let mut receive = |port: &mut UdpPort| {
-            let mut came = Vec::new();
-            buffer.receive(port, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
-            came
-        };
-        assert!(receive(port).is_empty(), "nothing was sent");
-        sender.send(to, b"awaited", 7).unwrap();
-        sender.send(to, b"next", 4).unwrap();
-        assert_eq!(receive(port), [b"awaited"]);
-        assert_eq!(queued(port), 7, "still at the head of the queue");
-        assert_eq!(receive(port), [b"next"]);
-        assert_eq!(queued(port), 0, "one that comes right behind another is taken with one call");
-        assert!(receive(port).is_empty());
-        sender.send(to, b"", 1).unwrap();
-        sender.send(to, b"more", 4).unwrap();
-        assert_eq!(receive(port), [b""]);
-        port.release();
-        port.release();
-        assert_eq!(queued(port), 4, "a release takes what was given, and nothing else");
-        assert_eq!(receive(port), [b"more"]);
-    }
+    let mut receive = |port: &mut UdpPort| {
+        let mut came = Vec::new();
+        buffer.receive(port, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
+        came
+    };
+    assert!(receive(&mut b).is_empty(), "nothing was sent");
+    a.send(to, b"awaited", 7).unwrap();
+    a.send(to, b"next", 4).unwrap();
+    assert_eq!(receive(&mut b), [b"awaited"]);
+    assert_eq!(queued(&b), 7, "still at the head of the queue");
+    assert_eq!(receive(&mut b), [b"next"]);
+    assert_eq!(queued(&b), 0, "one that comes right behind another is taken with one call");
+    assert!(receive(&mut b).is_empty());
+    a.send(to, b"", 1).unwrap();
+    a.send(to, b"more", 4).unwrap();
+    assert_eq!(receive(&mut b), [b""]);
+    b.release();
+    b.release();
+    assert_eq!(queued(&b), 4, "a release takes what was given, and nothing else");
+    assert_eq!(receive(&mut b), [b"more"]);
 }
 
 #[test]
@@ -97,7 +89,7 @@ fn memory_of_a_region_goes_out_from_its_place() {
 #[test]
 fn pages_of_a_region_go_out_by_reference() {
     let (a, mut b) = (loopback(), loopback());
-    let (hot, mut pipe) = (a.connected(b.local_addr(), 1 << 20).unwrap(), PagePipe::new());
+    let mut pipe = PagePipe::new();
     let region = Region::create(200_000).unwrap();
     let bytes: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
     region.write(0, &bytes).unwrap();
@@ -105,15 +97,13 @@ fn pages_of_a_region_go_out_by_reference() {
     // Whole pages, parts of pages at either end, a single byte, all that fits with a head and a
     // tail.
     let ranges = [(0, 61_440), (4_000, 57_000), (8_191, 1), (4_096, 61_000), (1, 8_192), (3, full - 100)];
-    for port in [&a, &hot] {
-        for (offset, len) in ranges {
-            assert!(pipe.takes(offset as u64, len), "{len} bytes at {offset}");
-            port.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), b"tail").unwrap();
-            port.send(b.local_addr(), b"next", 4).unwrap();
-            let expected = [b"head", &bytes[offset..offset + len], b"tail"].concat();
-            let came = receive_all(&mut b, 2);
-            assert!(came == [expected, b"next".to_vec()], "{len} bytes at {offset}");
-        }
+    for (offset, len) in ranges {
+        assert!(pipe.takes(offset as u64, len), "{len} bytes at {offset}");
+        a.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), b"tail").unwrap();
+        a.send(b.local_addr(), b"next", 4).unwrap();
+        let expected = [b"head", &bytes[offset..offset + len], b"tail"].concat();
+        let came = receive_all(&mut b, 2);
+        assert!(came == [expected, b"next".to_vec()], "{len} bytes at {offset}");
     }
     assert!(!pipe.takes(1, full), "one page more");
     // What the memory holds when it is received, which shows that nothing copied it before.
@@ -177,26 +167,6 @@ fn the_largest_datagram_passes_on_loopback() {
     a.send(b.local_addr(), &vec![7; payload], payload).unwrap();
     assert_eq!(receive_all(&mut b, 1), [vec![7; payload]]);
     assert!(b.receive_buffer_bytes() > 0);
-}
-
-#[test]
-fn a_connected_socket_takes_over_what_its_peer_sends() {
-    let (mut a, mut b, other) = (loopback(), loopback(), loopback());
-    let mut hot = a.connected(b.local_addr(), 1 << 20).unwrap();
-    assert_eq!(hot.local_addr(), a.local_addr());
-    b.send(a.local_addr(), b"from the peer", 20).unwrap();
-    other.send(a.local_addr(), b"from another", 20).unwrap();
-    assert_eq!(receive_all(&mut hot, 1), [b"from the peer".to_vec()]);
-    assert_eq!(receive_all(&mut a, 1), [b"from another".to_vec()]);
-    hot.send(b.local_addr(), b"back", 20).unwrap();
-    let region = Region::create(4096).unwrap();
-    hot.send_around(b.local_addr(), b"h", (&region, 0, 2), b"t").unwrap();
-    assert_eq!(receive_all(&mut b, 2), [b"back".to_vec(), b"h\0\0t".to_vec()]);
-    drop(hot);
-    b.send(a.local_addr(), b"again", 20).unwrap();
-    assert_eq!(receive_all(&mut a, 1), [b"again".to_vec()]);
-    // Nobody else can join the address in this way.
-    assert!(bind_shared(a.local_addr()).is_err());
 }
 
 #[test]

@@ -101,12 +101,12 @@ pub struct Backoff {
 /// What a wait does between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Pauses: who is waited for runs on another core.
+    /// Pauses: the awaited thread runs on another core.
     Spin,
-    /// Gives the core away, unless that does not pay: who is waited for may need it. A busy third
-    /// party keeps it for a whole time slice each time; then it is better to sleep, for who is
-    /// woken gets the core before who was busy. A hypervisor that takes the core does so now and
-    /// then, and whoever sleeps then waits for it longer still.
+    /// Gives the core away, unless that does not pay: the awaited thread may need it. A busy third
+    /// party keeps it for a whole time slice each time; then it is better to sleep, for a woken
+    /// thread gets the core before a busy one. A hypervisor that takes the core does so now and
+    /// then, and a thread that sleeps then waits for it longer still.
     Yield,
 }
 
@@ -468,7 +468,7 @@ impl<'a> Wait<'a> {
         self.backoff.polling_failed(crowded);
     }
 
-    /// A sleep that need not look at the clock before it, unless it is timed.
+    /// A sleep that need not read the clock before it, unless it is timed.
     fn sleep_unseen(&mut self, clock: impl FnOnce() -> Nanos) -> Step {
         if self.sleeps.is_some() { self.sleep(clock()) } else { Step::Sleep(self.deadline) }
     }

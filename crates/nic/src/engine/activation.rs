@@ -1,6 +1,6 @@
 //! The driver's side of activation: which on-demand export is wanted, and which one is refused.
 //!
-//! Invariant: a request is told to the driver at most once, and a refusal answers everybody who
+//! Invariant: a request is reported to the driver at most once, and a refusal answers everybody who
 //! waits for the name.
 
 use super::Engine;

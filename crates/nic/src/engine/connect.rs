@@ -205,7 +205,7 @@ impl Engine {
         self.attempt_failed(index, ImportError::Rejected(reason));
     }
 
-    /// Nobody answered, or not as hoped: who waits is told.
+    /// Nobody answered, or not as hoped: the waiters are notified.
     pub(super) fn attempt_failed(&mut self, index: u16, why: ImportError) {
         let why = self.with_hint(index, why);
         self.drop_attempt(index);
@@ -310,7 +310,7 @@ impl Engine {
         self.arm(via.peer);
     }
 
-    /// Fails the waits for a node by its name, unless a handshake that may tell the name is under
+    /// Fails the waits for a node by its name, unless a handshake that may reveal the name is under
     /// way.
     pub(super) fn fail_hopeless_name_waits(&mut self, why: ImportError) {
         let trying = self.peers.iter().flatten().any(|peer| peer.attempt.is_some() && peer.session.is_none());

@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Takes an export back. Once this returns nothing more is deposited; importers are told.
+    /// Takes an export back. Once this returns nothing more is deposited; importers are notified.
     ///
     /// # Errors
     /// [`UnexportError`].
@@ -362,7 +362,7 @@ impl Engine {
                 let found =
                     self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.path_of(*addr).is_some()));
                 found.map(|index| index as u16).or_else(|| {
-                    // The node's own peers, told by its driver, have room of their own.
+                    // The node's own peers, named by its driver, have room of their own.
                     let others = self.peers.iter().flatten().filter(|peer| !peer.configured).count();
                     if others >= PEERS_MAX - PEERS_CONFIGURED_KEPT {
                         return None;
@@ -418,7 +418,7 @@ impl Engine {
         }
     }
 
-    /// Ends a wait before its answer: the other node and the lists that name it are told.
+    /// Ends a wait before its answer: the other node and the lists that name it are notified.
     pub(super) fn withdraw(&mut self, key: Key<Wait>, why: ImportError) {
         let Some(wait) = self.tables.waits.get(key) else { return };
         let at = wait.at;

@@ -1,9 +1,9 @@
 //! Handshakes: hellos answered, welcomes taken, sessions begun.
 //!
-//! What comes without proof costs a hash and changes nothing. A hello is looked into only if a
-//! holder of the cluster key has made it (its proof) and after this node asked for it (its cookie);
-//! one without a cookie is answered with one, and this node keeps nothing of it. Then the answer is
-//! a session on probation, which displaces nothing until a packet under its keys has come. A
+//! What comes without proof costs a hash and changes nothing. A hello is examined only if a holder
+//! of the cluster key has made it (its proof) and after this node asked for it (its cookie); one
+//! without a cookie is answered with one, and this node keeps nothing of it. Then the answer is a
+//! session on probation, which displaces nothing until a packet under its keys has come. A
 //! rejection proves nothing and is a hint for the text of an error.
 
 use std::net::SocketAddr;
@@ -205,9 +205,9 @@ impl Engine {
         self.judge_hello(now, from, header.session, datagram, introduction, handshake);
     }
 
-    /// Gives the sender of a hello a cookie, which it puts into the hello. Only who gets datagrams
-    /// at its address, and in sealed mode has the key, can do that: a recorded hello goes no
-    /// further.
+    /// Gives the sender of a hello a cookie, which it puts into the hello. Only a sender that gets
+    /// datagrams at its address, and in sealed mode has the key, can do that: a recorded hello goes
+    /// no further.
     fn ask_again(&mut self, now: Time, to: SocketAddr, attempt: SessionRef) {
         let mut datagram = vec![0; HEADER_BYTES];
         Header { kind: Kind::Retry, session: attempt, number: 0 }.write(&mut datagram);
@@ -449,8 +449,8 @@ impl Engine {
         }
     }
 
-    /// A rejection needs no key, as who sends it may have another one or none. So it proves
-    /// nothing: this node goes on trying, and tells of it when that was in vain.
+    /// A rejection needs no key, as its sender may have another one or none. So it proves nothing:
+    /// this node goes on trying, and reports it when that was in vain.
     pub(super) fn handle_reject(&mut self, header: Header) {
         let reason = u16::try_from(header.number).ok().and_then(RejectReason::from_code);
         match (self.attempt_of(header.session), reason) {
@@ -537,8 +537,8 @@ impl Engine {
             session.initiator && !session.received_any && session.incarnation == introduction.incarnation
         };
         // The packet may have been long under way, and be of a life before that of the present
-        // session. A life that followed another hears no answer that was sent before it began: of
-        // two that took the answers to handshakes begun here, that of the later handshake is the
+        // session. A life that followed another receives no answer that was sent before it began:
+        // of two that took the answers to handshakes begun here, that of the later handshake is the
         // later one.
         let later =
             |session: &Session| session.incarnation != introduction.incarnation && session.begun > pending.created;

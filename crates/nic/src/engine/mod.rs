@@ -46,7 +46,7 @@ pub use message::PeerRef;
 pub struct Engine {
     config: Config,
     rng: Rng,
-    /// Tells this life of the node from others.
+    /// Distinguishes this life of the node from others.
     incarnation: u64,
     tables: Tables,
     peers: Vec<Option<Peer>>,
@@ -71,7 +71,7 @@ pub struct Engine {
     reject_limit: Limiter,
     proof: Proof,
     cookies: Cookies,
-    /// As told by `set_path_mtu`, oldest first.
+    /// As set by `set_path_mtu`, oldest first.
     path_mtus: VecDeque<(SocketAddr, usize)>,
     /// Sessions begun.
     serial: u64,
@@ -181,7 +181,7 @@ impl Engine {
         &self.config.name
     }
 
-    /// Number that tells this life of the node from others.
+    /// Number that distinguishes this life of the node from others.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }

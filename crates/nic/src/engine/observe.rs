@@ -1,4 +1,4 @@
-//! Looking in from outside; nothing here changes anything.
+//! Inspection from outside; nothing here changes anything.
 
 use super::Engine;
 use crate::ids::{ExportId, ProcessId};

@@ -187,7 +187,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One piece of an operation; true when it has ended and its process been told.
+    /// One piece of an operation; true when it has ended and its process been notified.
     fn local_step(&mut self, process: ProcessId, op: &mut LocalOp, dma: &mut dyn Dma) -> bool {
         let result = match op.step(process, &mut self.tables, dma) {
             Ok(Progress::More) => return false,

@@ -217,7 +217,7 @@ impl Engine {
     }
 }
 
-/// When the peer wants to be looked at.
+/// When the peer is to be checked next.
 #[inline]
 fn next_due(peer: &Peer, peer_timeout: Duration, keepalive: Duration) -> Option<Time> {
     let attempt = peer.attempt.as_ref().map(|attempt| attempt.next.min(attempt.started + peer_timeout));

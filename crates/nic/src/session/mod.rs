@@ -502,7 +502,7 @@ impl Session {
                 self.requests_out += 1;
                 self.queues[process.slot()].requests += 1;
             }
-            // An import that ends tells of posted sends as well; the cookie-less ones stay quiet.
+            // An import that ends reports posted sends as well; the cookie-less ones stay quiet.
             if op.cookie.is_none() && !op.ended {
                 op.ended = true;
                 if !matches!(op.kind, OpKind::Unimport) {

@@ -241,7 +241,7 @@ impl Session {
             Chunk::AtomicReply { ticket, old } => self.end_op_sent(Key::from_u64(ticket), Ok(old), tables),
             Chunk::Error { seq, why } => self.op_failed(seq, why, tables),
             Chunk::EchoReply { token } => self.echoed(now, token, tables),
-            // Who was told that nobody takes messages sends none.
+            // A peer that was told that nobody takes messages sends none.
             Chunk::Message { data } if tables.takes_messages => {
                 tables.messages.push_back((self.via, data.into()));
             }
@@ -346,7 +346,7 @@ fn write(
     in_bounds(head.offset, data.len() as u64, target.len)?;
     tables.arrived(target, head.offset, Incoming::Bytes(data), head.counter, dma)?;
     if let Some((offset, len, word)) = head.notify {
-        // What is told to the owner is a claim of the sender; it must make sense at least.
+        // What is reported to the owner is a claim of the sender; it must make sense at least.
         in_bounds(offset, len, target.len)?;
         tables.notify(target, from, (offset, len), tail_of(data), word);
     }

@@ -133,7 +133,7 @@ impl Session {
                 self.add_lost(number, &mut runs, &mut out, tables, dma);
                 self.add_new(number, &mut runs, &mut out, tables, dma);
                 if runs.is_empty() {
-                    // Instead of new chunks there may be a failure to tell.
+                    // Instead of new chunks there may be a failure to report.
                     self.add_lost(number, &mut runs, &mut out, tables, dma);
                 }
             }
@@ -471,7 +471,7 @@ impl Session {
         Some(tables.grant(self.via, fetch.grant)?.target)
     }
 
-    /// Tells the requester, once.
+    /// Notifies the requester, once.
     fn fail_inbound_fetch(&mut self, key: Key<InboundFetch>) {
         let Some(fetch) = self.inbound_fetches.get_mut(key).filter(|fetch| !fetch.failed) else { return };
         fetch.failed = true;

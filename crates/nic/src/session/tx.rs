@@ -186,7 +186,7 @@ impl Tx {
         Some(chunk)
     }
 
-    /// Looks at packets that later ones have overtaken.
+    /// Checks packets that later ones have overtaken.
     pub(crate) fn find_losses(&mut self, now: Time, reorder: std::time::Duration) -> Losses {
         let mut losses = Losses::default();
         self.loss_time = None;

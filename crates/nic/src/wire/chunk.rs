@@ -158,7 +158,7 @@ pub(crate) enum Chunk<'a> {
         head: AppendHead,
         data: &'a [u8],
     },
-    /// From driver to driver; the engine does not look into it.
+    /// From driver to driver; the engine does not inspect it.
     Message {
         data: &'a [u8],
     },

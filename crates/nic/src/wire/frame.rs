@@ -90,8 +90,7 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     })
 }
 
-/// The body of a packet that is one short send, and perhaps an acknowledgement that tells of no
-/// gap.
+/// The body of a packet that is one short send, and perhaps an acknowledgement that reports no gap.
 pub(crate) struct SingleWrite<'a> {
     pub(crate) seq: u64,
     pub(crate) head: WriteHead,

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match run_with(config, ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // Whoever started us in the background may be gone, and its pipe with it.
+            // The process that started us in the background may be gone, and its pipe with it.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("vmmcd: {e}\n").as_bytes());
             ExitCode::FAILURE
         }

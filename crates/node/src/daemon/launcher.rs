@@ -1,9 +1,9 @@
 //! Process creation for others: starts one supervisor for each job that somebody wants to run on
 //! this node [NT §3.2].
 //!
-//! Somebody imports `vmmc.launch/UID/TOKEN` and waits for it; the engine tells us; we start `vmmc
-//! supervise`, which exports that name, hears there what to start, and ends its processes when
-//! whoever asked, or this node, has gone. The token is the asker's secret.
+//! A client imports `vmmc.launch/UID/TOKEN` and waits for it; the engine notifies us; we start
+//! `vmmc supervise`, which exports that name, receives there what to start, and ends its processes
+//! when the client, or this node, has gone. The token is the client's secret.
 //!
 //! Between us and a supervisor is its keeper, which the program puts there: what we call a
 //! supervisor here is both.
@@ -11,7 +11,7 @@
 //! What a user asks for costs the node a bounded part of its time: starts have a rate for each
 //! user, and what killed supervisors leave behind is looked for by a thread.
 //!
-//! A start waits until the new process has executed its program. Whoever may send that process a
+//! A start waits until the new process has executed its program. A user who may send that process a
 //! signal may stop it before, and the node with it. So it executes `vmmc supervise` as root, which
 //! becomes the user by itself ([`RUN_AS`]), and then executes itself once more:
 //!
@@ -74,7 +74,7 @@ pub(super) struct Launcher {
     starts: Starts,
 }
 
-/// Looks for children of this process in a thread: that means a look at all processes of the
+/// Searches for children of this process in a thread: that means a scan of all processes of the
 /// machine, of which any user may have very many.
 struct Searcher {
     /// Wakes the loop when there is something.
@@ -93,7 +93,7 @@ impl Searcher {
         let (pause, ringer) = (self.pause, self.ringer.clone());
         let run = move || {
             std::thread::sleep(pause);
-            // Whoever asked may have gone.
+            // The receiver may have gone.
             let _ = tell.send(children_of_this_process());
             ringer.iter().for_each(|ringer| ringer.wake());
         };
@@ -162,8 +162,8 @@ struct User {
 
 impl User {
     /// What the supervisor of this user finds: who it is, and what the machine says about language
-    /// and time. Nothing of ours beyond that. Nothing of the user's is looked at: a file system of
-    /// its own could make the node wait.
+    /// and time. Nothing of ours beyond that. Nothing of the user's is read: a file system of its
+    /// own could make the node wait.
     fn environment(self) -> impl Iterator<Item = (OsString, OsString)> {
         let kept = |name: &OsString| {
             let name = name.to_str().unwrap_or_default();
@@ -278,8 +278,8 @@ impl Launcher {
         if self.running.len() >= SUPERVISORS_MAX {
             return Err((ActivationRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
-        // As the station divides its tables: who is neither root nor we has at most as many as are
-        // free.
+        // As the station divides its tables: a user that is neither root nor ours has at most as
+        // many as are free.
         let own = self.running.iter().filter(|s| s.uid == wanted.uid).count();
         let other = wanted.uid != self.uid && wanted.uid != 0;
         if other && own + 2 > SUPERVISORS_MAX - self.running.len() {
@@ -308,8 +308,8 @@ impl Launcher {
                 command.envs(plain_environment());
             }
         }
-        // Not among the arguments, which every user of the machine can read: whoever knows the name
-        // can meet the supervisor.
+        // Not among the arguments, which every user of the machine can read: a user that knows the
+        // name can meet the supervisor.
         command.env(EXPORT_VARIABLE, &wanted.name);
         start_apart(&mut command, apart);
         let paused = station.close_nothing();
@@ -328,7 +328,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Whether this node may start something for whoever asks.
+    /// Whether this node may start something for the user that asks.
     fn check_user(&self, wanted: &ActivationWanted) -> Result<(), (ActivationRefusal, String)> {
         let stated = wanted.name.strip_prefix(LAUNCH_PREFIX).and_then(|rest| rest.split_once('/'));
         if stated.is_none_or(|(uid, _)| uid.parse() != Ok(wanted.uid)) {
@@ -505,7 +505,7 @@ mod tests {
         });
         let pid = launcher.running[0].pid;
         assert_eq!(launcher.next_timeout(), Some(start + ACTIVATION_TIME));
-        // Whenever it is looked at before, nothing happens.
+        // Whenever it is polled before, nothing happens.
         launcher.serve(&mut world.borrow_mut().stations[0], start + ACTIVATION_TIME / 2);
         assert!(launcher.is_concerned() && raw.has_no_answer());
         launcher.serve(&mut world.borrow_mut().stations[0], start + ACTIVATION_TIME);

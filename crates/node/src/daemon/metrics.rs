@@ -22,7 +22,7 @@ use vmmc_host::counters::{Counter, MOVED, NODE, PEER, find};
 use vmmc_host::wait::WakeSender;
 use vmmc_nic::{ExportId, ImportId};
 
-/// Whoever waits for a description.
+/// The way back to a thread that waits for a description.
 type Asker = SyncSender<Arc<NodeInfo>>;
 /// How the threads ask: each once, so their number bounds the queue.
 type Ask = Sender<Asker>;
@@ -30,7 +30,7 @@ type Ask = Sender<Asker>;
 /// The loop's end.
 pub(super) struct Metrics {
     asked: Receiver<Asker>,
-    /// Tells the thread that the loop is there.
+    /// Shows the thread that the loop is there.
     _alive: Arc<()>,
     /// The last description, and when it was made.
     last: RefCell<Option<(Instant, Arc<NodeInfo>)>>,
@@ -73,7 +73,7 @@ impl Metrics {
             let fresh = last.take_if(|(at, _)| at.elapsed() < METRICS_FRESH);
             let (at, info) = fresh.unwrap_or_else(|| (Instant::now(), Arc::new(describe())));
             *last = Some((at, info.clone()));
-            // Whoever has not waited gets nothing.
+            // A thread that has not waited gets nothing.
             let _ = who.try_send(info);
         }
         any

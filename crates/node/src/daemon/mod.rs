@@ -168,8 +168,8 @@ impl Daemon {
     /// Takes the name, binds the sockets, then lets processes connect.
     pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
         if config.detach {
-            // Done already by whoever started us, as a rule; fails only for the leader of a process
-            // group, which has no terminal to leave.
+            // Done already by the process that started us, as a rule; fails only for the leader of
+            // a process group, which has no terminal to leave.
             let _ = rustix::process::setsid();
         }
         let found = raise_open_files();
@@ -204,7 +204,7 @@ impl Daemon {
             Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
         });
         let metrics = metrics.transpose()?;
-        // Last: whoever can connect is served, and not let go because something else fails.
+        // Last: a process that can connect is served, and not let go because something else fails.
         listener.listen().map_err(RunError::Channel)?;
         runner.station.watch_outside(&listener)?;
         let (log, failure) = Log::open(&config);
@@ -375,8 +375,8 @@ impl Daemon {
             match self.listener.accept() {
                 Ok(channel) => {
                     any = true;
-                    // Whoever is turned away sees its connection close; the node serves those it
-                    // has.
+                    // A client that is turned away sees its connection close; the node serves those
+                    // it has.
                     let uid = channel.peer().map_or(u32::MAX, |who| who.uid);
                     if let Err(why) = self.runner.station.accept(now, channel) {
                         let text = format!("a connection of user {uid} was turned away: {why}");
@@ -413,8 +413,8 @@ impl Daemon {
         self.spares = spare_descriptors();
     }
 
-    /// Looks away from the listener for a while: it stays readable, and looking again at once would
-    /// only cost the core.
+    /// Stops polling the listener for a while: it stays readable, and polling it again at once
+    /// would only cost the core.
     fn pause(&mut self, now: Time) {
         self.runner.station.unwatch_outside(&self.listener);
         self.paused = Some(now + ACCEPT_PAUSE);
@@ -423,7 +423,7 @@ impl Daemon {
     fn resume(&mut self) {
         self.paused = None;
         if self.runner.station.watch_outside(&self.listener).is_err() {
-            // Out of kernel memory for now: the next look comes by the clock.
+            // Out of kernel memory for now: the next try comes by the clock.
             self.paused = Some(now() + ACCEPT_PAUSE);
         }
     }
@@ -464,8 +464,8 @@ fn spare_descriptors() -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect()
 }
 
-/// Each region of each process costs a descriptor: takes all that the system allows, and tells what
-/// there was.
+/// Each region of each process costs a descriptor: takes all that the system allows, and returns
+/// what there was.
 fn raise_open_files() -> Option<OpenFiles> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -2,8 +2,8 @@
 //!
 //! Invariant: after the start the daemon itself can change to users, signal what it started, and
 //! have large socket buffers; it passes no permission check as root. What it starts for root is not
-//! bound by that: exec gives root's programs what the bounding set allows, which is for whoever
-//! starts the daemon to choose (the unit does).
+//! bound by that: exec gives root's programs what the bounding set allows, which the process that
+//! starts the daemon chooses (the unit does).
 
 use crate::config::NodeConfig;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};

@@ -113,8 +113,8 @@ fn who_sleeps_for_a_word_is_woken_by_short_data() {
     };
     importer.send(grant.import, 0, &1u64.to_le_bytes(), 1);
     assert_eq!(importer.completion().status, 0);
-    // The node looks who sleeps after it has said that the data is there: who says now that it
-    // sleeps might be rung for the data from before.
+    // The node checks which processes sleep after it has reported that the data is there: one that
+    // announces its sleep now might be rung for the data from before.
     wait(&std::thread::yield_now, || (owner.area.node_sleeping().load(Ordering::SeqCst) != 0).then_some(()));
     assert!(!is_rung(&owner), "nobody sleeps");
     owner.area.words_awaited().store(1, Ordering::SeqCst);
@@ -157,8 +157,8 @@ fn a_daemon_that_is_told_to_stop_tells_its_processes() {
 
 #[test]
 fn a_daemon_that_nobody_uses_ends() {
-    // A process is there before it looks for the first time: on a busy machine it might be gone
-    // before one has come.
+    // A process is there before the daemon checks for the first time: on a busy machine it might be
+    // gone before one has come.
     let linger = |c| NodeConfig { linger: Some(Duration::from_millis(150)), ..c };
     let (a, channel) = TestDaemon::start_after("linger", linger, connect);
     let process = Raw::over(channel, Rc::new(std::thread::yield_now));

@@ -171,7 +171,7 @@ fn a_parked_thread_is_woken_when_another_thread_serves_a_ring() {
         std::thread::yield_now();
     }
     std::thread::sleep(Duration::from_millis(5));
-    // Nothing but this thread's step tells the sleeper: no doorbell, no datagram, no timer.
+    // Nothing but this thread's step notifies the sleeper: no doorbell, no datagram, no timer.
     let mut command = RawCommand::new(Op::Send, grant.import);
     command.flags = flags::INLINE;
     b.post(&command, &1u64.to_le_bytes());

@@ -20,9 +20,7 @@ pub(crate) trait Port: AsFd + Sized {
     type Received: Default;
 
     fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
-    fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
     fn local_addr(&self) -> SocketAddr;
-    fn is_connected(&self) -> bool;
     fn sends_segments(&self) -> bool;
     fn receive_buffer_bytes(&self) -> usize;
     fn send_queue_bytes(&self) -> io::Result<(usize, usize)>;
@@ -55,17 +53,8 @@ impl Port for UdpPort {
         UdpPort::bind(address, buffer_bytes)
     }
 
-    fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
-        UdpPort::connected(self, peer, buffer_bytes)
-    }
-
     fn local_addr(&self) -> SocketAddr {
         UdpPort::local_addr(self)
-    }
-
-    #[inline]
-    fn is_connected(&self) -> bool {
-        UdpPort::is_connected(self)
     }
 
     fn sends_segments(&self) -> bool {
@@ -126,8 +115,8 @@ impl Port for UdpPort {
     }
 }
 
-/// Who has datagrams to send and takes those that come; see [`Station`] for what each call
-/// promises.
+/// The side that has datagrams to send and takes those that come; see [`Station`] for what each
+/// call promises.
 pub(crate) trait Traffic {
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]);
     fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;

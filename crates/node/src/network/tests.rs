@@ -43,17 +43,6 @@ impl World {
         world
     }
 
-    /// One with a connected socket for `to`.
-    fn with_connected(to: SocketAddr) -> World {
-        let mut world = World::new();
-        for number in 0..CONNECT_SENDS + 2 {
-            world.queue(to, number..number + 1);
-            assert_eq!(world.transmit(), [number]);
-        }
-        assert!(world.network.connected.is_some());
-        world
-    }
-
     fn queue(&mut self, to: SocketAddr, numbers: std::ops::Range<u32>) {
         self.engine.queue(to, numbers, 100);
     }
@@ -142,7 +131,7 @@ fn a_full_buffer_of_the_network_changes_no_order() {
 
 #[test]
 fn a_message_past_the_rings_does_not_overtake_what_is_held() {
-    let mut world = World::with_connected(peer(1));
+    let mut world = World::with_path(peer(1));
     world.queue(peer(1), 1_000..1_001);
     answer([AGAIN]);
     assert!(world.send_inline(), "the engine has counted it as sent");
@@ -155,15 +144,14 @@ fn a_message_past_the_rings_does_not_overtake_what_is_held() {
 }
 
 #[test]
-fn a_message_past_the_rings_goes_out_once_whatever_socket_it_takes() {
-    let mut world = World::with_connected(peer(1));
-    for (to, socket) in [(peer(1), 1), (peer(2), 0), (peer(1), 1)] {
+fn a_message_past_the_rings_goes_out_once_to_whomever_it_goes() {
+    let mut world = World::with_path(peer(1));
+    for to in [peer(1), peer(2), peer(1)] {
         let before = world.counter("udp_datagrams_out");
         world.queue(to, 7..8);
         assert!(world.send_inline());
         let out = kernel(|kernel| std::mem::take(&mut kernel.out));
-        let sent: Vec<_> = out.iter().map(|out| (out.to, out.socket)).collect();
-        assert_eq!(sent, [(to, socket)]);
+        assert_eq!(out.iter().map(|out| out.to).collect::<Vec<_>>(), [to]);
         assert_eq!(world.counter("udp_datagrams_out"), before + 1);
     }
     assert!(!world.send_inline(), "there is nothing more");
@@ -279,21 +267,7 @@ fn a_single_datagram_that_is_too_long_for_no_known_reason_is_lost_and_counted() 
 }
 
 #[test]
-fn an_error_of_an_earlier_datagram_costs_a_connected_socket_nothing() {
-    // Anybody can send errors of the network, which the next call brings.
-    for error in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NOBUFS] {
-        let mut world = World::with_connected(peer(1));
-        let before = world.counted();
-        world.queue(peer(1), 5..7);
-        answer([Err(error)]);
-        assert_eq!(world.transmit(), [5, 6], "{error}: sent once, at the second try");
-        assert_eq!(world.counted(), [before[0], before[1], before[2] + 2]);
-        assert!(world.network.connected.is_some());
-    }
-}
-
-#[test]
-fn an_error_of_a_socket_for_all_is_counted_and_not_tried_again() {
+fn an_error_of_a_send_is_counted_and_not_tried_again() {
     for error in [Errno::CONNREFUSED, Errno::PERM, Errno::NETUNREACH, Errno::NOBUFS, Errno::NOMEM] {
         let mut world = World::with_path(peer(1));
         kernel(|kernel| kernel.sends.clear());
@@ -305,61 +279,6 @@ fn an_error_of_a_socket_for_all_is_counted_and_not_tried_again() {
         assert_eq!(world.counted(), [1, 0, 4]);
         assert!(!world.network.is_congested());
     }
-}
-
-#[test]
-fn a_connected_socket_that_fails_twice_gives_way_to_the_one_it_came_from() {
-    for error in [Errno::PERM, Errno::NETUNREACH, Errno::ADDRNOTAVAIL] {
-        let mut world = World::with_connected(peer(1));
-        world.queue(peer(1), 5..6);
-        answer([Err(error), Err(error)]);
-        assert_eq!(world.transmit(), []);
-        assert!(world.network.connected.is_none());
-        world.queue(peer(1), 6..7);
-        world.network.transmit(&mut world.engine, world.now);
-        assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), 0, "{error}");
-        assert_eq!(world.counter("udp_send_errors"), 1);
-        // It is tried again after as many sends as the first time.
-        (0..CONNECT_SENDS + 1).for_each(|_| {
-            world.queue(peer(1), 7..8);
-            world.transmit();
-        });
-        assert!(world.network.connected.is_some() && world.counter("udp_connected_sockets") == 2);
-    }
-}
-
-#[test]
-fn a_kernel_out_of_memory_does_not_cost_the_connected_socket() {
-    for error in [Errno::NOBUFS, Errno::NOMEM] {
-        let mut world = World::with_connected(peer(1));
-        let before = world.counter("udp_send_errors");
-        world.queue(peer(1), 5..6);
-        answer([Err(error), Err(error)]);
-        assert_eq!(world.transmit(), []);
-        assert!(world.network.connected.is_some(), "{error}: it may hold what has come");
-        assert_eq!(world.counter("udp_send_errors"), before + 1);
-    }
-}
-
-#[test]
-fn an_error_of_another_address_leaves_the_connected_socket() {
-    let mut world = World::with_connected(peer(1));
-    world.queue(peer(2), 5..6);
-    answer([Err(Errno::PERM)]);
-    assert_eq!(world.transmit(), []);
-    assert!(world.network.connected.is_some());
-}
-
-#[test]
-fn a_connected_socket_that_cannot_be_had_changes_nothing() {
-    kernel(|kernel| kernel.connects = Err(Errno::MFILE));
-    let mut world = World::new();
-    for number in 0..3 * CONNECT_SENDS {
-        world.queue(peer(1), number..number + 1);
-        assert_eq!(world.transmit(), [number]);
-    }
-    assert!(world.network.connected.is_none());
-    assert_eq!(world.counter("udp_connected_sockets"), 1, "it is asked for once in such a streak");
 }
 
 #[test]
@@ -422,7 +341,7 @@ fn an_answer_goes_out_by_the_address_of_the_wire_that_it_takes() {
         world.network.transmit(&mut world.engine, world.now);
         assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), socket, "to {to}");
     }
-    // Heard on another one, it is answered there.
+    // Received on another one, it is answered there.
     kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(peer(1), b"hello".to_vec())])));
     assert!(world.network.receive(&mut world.engine, world.now, 1));
     world.queue(peer(1), 1..2);

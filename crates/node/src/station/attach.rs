@@ -263,9 +263,9 @@ impl Station {
         }
     }
 
-    /// Whoever could be notified by it learns that no more comes. It may still read what came: the
-    /// last rings keep their memory until it ends, which counts as a descriptor of its own each, if
-    /// it is of another user than the node's own.
+    /// A process that could be notified by it learns that no more comes. It may still read what
+    /// came: the last rings keep their memory until it ends, which counts as a descriptor of its
+    /// own each, if it is of another user than the node's own.
     fn announce_gone(&mut self, gone: ProcessId, uid: u32) {
         let mut unread = VecDeque::new();
         for index in self.attached.clone() {

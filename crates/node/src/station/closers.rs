@@ -1,11 +1,11 @@
 //! Descriptors of clients are closed where nobody waits for it.
 //!
 //! Closing can wait for a client: a TCP socket that lingers waits for its peer, a file of a user's
-//! own file system (FUSE) for whoever serves it, a terminal for its drain, and a control socket for
-//! all descriptors in messages that nobody has read. What a client gives is sorted as it comes, by
-//! calls that only ask the kernel: memory (what has seals), event counters and pipes are closed by
-//! anybody. All else, and each control socket, is [`Foreign`] from the moment that the node has it,
-//! and wherever that is dropped, a thread made for it does the closing.
+//! own file system (FUSE) for the process that serves it, a terminal for its drain, and a control
+//! socket for all descriptors in messages that nobody has read. What a client gives is sorted as it
+//! comes, by calls that only ask the kernel: memory (what has seals), event counters and pipes are
+//! closed by anybody. All else, and each control socket, is [`Foreign`] from the moment that the
+//! node has it, and wherever that is dropped, a thread made for it does the closing.
 //!
 //! ```text
 //!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
@@ -156,7 +156,7 @@ impl Drop for Unclosed {
 
 #[derive(Default)]
 struct Shared {
-    /// Nobody but the process itself is served, so whoever drops closes.
+    /// Nobody but the process itself is served, so the thread that drops one closes it.
     inline: bool,
     state: Mutex<State>,
     work: Condvar,
@@ -337,8 +337,8 @@ impl Closers {
             state.busy.iter().any(|busy| busy.since.elapsed() < CLOSE_BEGUN)
         };
         if begun {
-            // Whoever took one just now is in its system call by then, and the descriptor out of
-            // the table.
+            // A thread that took one just now is in its system call by then, and the descriptor out
+            // of the table.
             std::thread::sleep(CLOSE_BEGUN);
         }
         Paused(self.0.clone())
@@ -409,7 +409,7 @@ impl Shared {
         self.call_hands(&mut state);
     }
 
-    /// Has a thread look at what waits, if one may.
+    /// Has a thread take what waits, if one may.
     fn call_hands(self: &Arc<Self>, state: &mut State) {
         if state.paused || state.next_queue().is_none() {
             return;

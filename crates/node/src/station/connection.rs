@@ -405,7 +405,7 @@ impl Process {
         RegionRef { process: self.id, region: AREA }
     }
 
-    /// The process has gone: whoever keeps its memory keeps nothing.
+    /// The process has gone: a client that keeps its memory keeps nothing.
     pub(super) fn empty(&self) {
         self.area.empty();
         self.notify_bell.empty();
@@ -504,7 +504,7 @@ impl Process {
         true
     }
 
-    /// Whether a command waits that the engine would look at now, or a completion that has room.
+    /// Whether a command waits that the engine would take now, or a completion that has room.
     pub(super) fn is_ready(&mut self, progress: u64) -> bool {
         if self.is_barred {
             return false;
@@ -525,7 +525,7 @@ impl Process {
         !self.overflows() && !self.commands.is_ready()
     }
 
-    /// Whether its ring need not be looked at each time.
+    /// Whether its ring need not be polled each time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         self.empty_polls >= RING_QUIET_POLLS

@@ -136,8 +136,8 @@ impl Station {
         }
     }
 
-    /// Looks for room in the socket of a connection whose replies wait. For what waits for other
-    /// reasons there is room: that is looked at by the clock.
+    /// Watches for room in the socket of a connection whose replies wait. For what waits for other
+    /// reasons there is room: that is checked by the clock.
     fn watch_held_back(&mut self, index: usize) {
         let Some(connection) = self.connections[index].as_ref().filter(|c| c.control.is_waiting()) else { return };
         let stopped = connection.control.stopped.is_some();
@@ -331,7 +331,7 @@ impl Station {
         Err(refusal(RefusalCode::NotPermitted, message))
     }
 
-    /// Whether details of other users' exports are for the eyes of whoever is on this connection.
+    /// Whether the client on this connection may see details of other users' exports.
     pub(super) fn is_owner(&self, index: usize) -> bool {
         self.only_owner(index, "").is_ok()
     }
@@ -347,7 +347,7 @@ impl Station {
         process.ok_or_else(|| invalid("this connection is not attached; the first call must be Attach"))
     }
 
-    /// What a new process is to be given cannot be sent: it is told so, instead of waiting for
+    /// What a new process is to be given cannot be sent: it is notified, instead of waiting for
     /// nobody knows how long.
     fn refuse_attached(&mut self, index: usize, serial: u64, why: Stopped) {
         if let Some(connection) = self.connections[index].as_mut() {
@@ -361,8 +361,8 @@ impl Station {
     pub(super) fn reply(&mut self, index: usize, serial: u64, result: Result<Answer, Refusal>, fds: Vec<OwnedFd>) {
         self.counters.refusals += u64::from(result.is_err());
         if let (Err(refusal), Some(who)) = (&result, self.connections[index].as_ref().map(|c| c.who)) {
-            // Who may not at all, or is of another release, is worth a look; all else is between a
-            // program and its author.
+            // A client that is not permitted, or is of another release, deserves attention; all
+            // else is between a program and its author.
             let serious = matches!(refusal.code, RefusalCode::NotPermitted | RefusalCode::Version);
             let level = if serious { LogLevel::Warn } else { LogLevel::Debug };
             self.log_user(level, who.uid, || format!("{} was refused: {}", process(&who), refusal.message));

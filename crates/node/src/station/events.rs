@@ -1,4 +1,4 @@
-//! What the engine tells: completions and notifications go to rings, answers to control sockets.
+//! What the engine reports: completions and notifications go to rings, answers to control sockets.
 //!
 //! Invariant: every event of the engine is taken after every call into it, or in the next turns if
 //! there are very many; an event for a process that has gone is dropped.

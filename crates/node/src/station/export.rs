@@ -76,8 +76,8 @@ impl ExportRecord {
 struct Revocation {
     serial: u64,
     gate: Gate,
-    /// Those that were inside a transfer at the last look. Who was seen outside since the gate
-    /// closed stays there.
+    /// Those that were inside a transfer at the last check. One that was seen outside since the
+    /// gate closed stays there.
     importers: Importers,
     deadline: Time,
 }
@@ -90,7 +90,7 @@ struct RevocationsOf {
     waiting: VecDeque<Revocation>,
 }
 
-/// All of them, by process: they are looked at in turns.
+/// All of them, by process: they are polled in turns.
 #[derive(Default)]
 pub(super) struct Revocations {
     all: VecDeque<RevocationsOf>,
@@ -232,7 +232,7 @@ impl Station {
         Ok(Answer::Importers { count: count as u64 })
     }
 
-    /// Looks at revocations that wait, as many as a turn allows; says whether one was answered.
+    /// Polls revocations that wait, as many as a turn allows; returns whether one was answered.
     pub(super) fn serve_revocations(&mut self, now: Time) -> bool {
         let mut any = false;
         let mut left = self.revocations.count.min(REVOCATIONS_PER_TURN);
@@ -263,7 +263,7 @@ impl Station {
         any
     }
 
-    /// Forgets processes of which no thread is inside a transfer of the export: one look at the
+    /// Forgets processes of which no thread is inside a transfer of the export: one read of the
     /// lanes of each.
     fn keep_those_inside(&self, importers: &mut Importers) {
         importers.retain(|id, by| {

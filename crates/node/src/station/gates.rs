@@ -70,8 +70,8 @@ impl Gates {
         Some(gate)
     }
 
-    /// Shows a state to the importers, and orders it before a look at their lanes: whoever closed
-    /// it may wait until the transfers under way have ended.
+    /// Shows a state to the importers, and orders it before a read of their lanes: the caller that
+    /// closed it may wait until the transfers under way have ended.
     pub(super) fn set(&self, gate: Gate, state: GateState) {
         let word = self.table.gate(gate.slot).expect("slots below the bound");
         area::set_gate(word, gate_word(gate.generation, state));

@@ -177,7 +177,7 @@ impl Station {
         });
         info.exports = exports.take(INFO_LIST_MAX).collect();
         info.imports = imports.take(INFO_LIST_MAX).collect();
-        // A part at a time: each look costs as much as the whole description.
+        // A part at a time: each check costs as much as the whole description.
         while encode(info).len() > INFO_BYTES_MAX && !(info.imports.is_empty() && info.exports.is_empty()) {
             info.imports.truncate(info.imports.len() * 3 / 4);
             info.exports.truncate(info.exports.len() * 3 / 4);
@@ -206,8 +206,8 @@ impl Station {
     }
 }
 
-/// What is known the least about goes first, a part at a time: each look costs as much as the whole
-/// description.
+/// What is known the least about goes first, a part at a time: each check costs as much as the
+/// whole description.
 fn shorten(info: &mut NodeInfo) -> bool {
     fn cut<T>(list: &mut Vec<T>) -> bool {
         let before = list.len();

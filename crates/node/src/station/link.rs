@@ -2,8 +2,8 @@
 //! wake, and the notification ring.
 //!
 //! Invariant: one ring for each (importer, exporter), so that each end has one user; the wake
-//! descriptor of one importer is no other importer's, because whoever holds a descriptor can make
-//! it waiting for everybody who shares it.
+//! descriptor of one importer is no other importer's, because any holder of a descriptor can make
+//! it blocking for everybody who shares it.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;

@@ -1,10 +1,9 @@
 //! One node without transport: the engine, the processes attached to it, and everything between
 //! them.
 //!
-//! Order of calls, by whoever drives it (daemon, embedded node, simulator):
-//! [`accept`](Station::accept) connections; then, again and again,
-//! [`handle_datagram`](Station::handle_datagram) for what came, [`step`](Station::step),
-//! [`poll_transmit`](Station::poll_transmit) until none is left, and
+//! Order of calls, by its driver (daemon, embedded node, simulator): [`accept`](Station::accept)
+//! connections; then, again and again, [`handle_datagram`](Station::handle_datagram) for what came,
+//! [`step`](Station::step), [`poll_transmit`](Station::poll_transmit) until none is left, and
 //! [`poll_control`](Station::poll_control) when the [descriptor](std::os::fd::AsFd) is readable or
 //! now and then. Before sleeping: [`prepare_sleep`](Station::prepare_sleep); after it,
 //! [`wake_up`](Station::wake_up). Time is an argument.
@@ -71,7 +70,7 @@ pub enum StationError {
         /// The bound.
         max: usize,
     },
-    /// Whoever made the connection is not served, nor can it be told why.
+    /// The client that made the connection is not served, nor can it be told why.
     #[error("{0}")]
     NotServed(String),
     /// The kernel refused.
@@ -219,7 +218,7 @@ impl Station {
         })
     }
 
-    /// Takes a connection; who is on the other side says the kernel. Gives its number.
+    /// Takes a connection; the kernel says who is on the other side. Returns its number.
     pub fn accept(&mut self, now: Time, channel: Channel) -> Result<ConnectionId, StationError> {
         self.count_closed();
         let who = channel.peer();
@@ -346,8 +345,8 @@ impl Station {
         worked | self.step_services(now)
     }
 
-    /// Serves the control sockets that have something, and notices who has ended; says whether
-    /// there was anything. One system call when there is nothing.
+    /// Serves the control sockets that have something, and notices clients that have ended; returns
+    /// whether there was anything. One system call when there is nothing.
     pub fn poll_control(&mut self, now: Time) -> bool {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
@@ -437,7 +436,7 @@ impl Station {
         self.engine.add_peer(now, addresses)
     }
 
-    /// Tells how large a datagram may be on the path to an address.
+    /// Sets how large a datagram may be on the path to an address.
     pub fn set_path_mtu(&mut self, address: SocketAddr, bytes: usize) {
         self.engine.set_path_mtu(address, bytes);
     }
@@ -479,7 +478,7 @@ impl Station {
         &self.engine
     }
 
-    /// Ends the node: gates close, processes are told, peers are told by what
+    /// Ends the node: gates close, processes are notified, and peers by what
     /// [`poll_transmit`](Self::poll_transmit) gives afterwards.
     pub fn shut_down(&mut self, now: Time) {
         self.stop = true;

@@ -42,7 +42,7 @@ impl Station {
         self.notes.push_back(Note { uid, text });
     }
 
-    /// The next on-demand export that somebody waits for and nobody has made. Whoever drives the
+    /// The next on-demand export that somebody waits for and nobody has made. The driver of the
     /// station brings it up or refuses.
     #[inline]
     pub fn poll_activation(&mut self) -> Option<ActivationWanted> {

@@ -2,9 +2,9 @@
 //!
 //! A client can keep a descriptor or mapping of what it was handed for as long as it likes. What
 //! cannot be emptied then (the gate table is sealed, a slab may be in use by processes that the
-//! node does not know) counts in its user's share until the kernel says that it is gone: it tells
-//! whoever watches a file (inotify) that the file is no more, which of one without a name is when
-//! nobody has a descriptor or mapping of it any more.
+//! node does not know) counts in its user's share until the kernel says that it is gone: it
+//! notifies the watcher of a file (inotify) that the file is no more. For one without a name that
+//! is when nobody has a descriptor or mapping of it any more.
 //!
 //! Invariant: what counts here is given back once, when its memory is gone, or at once where the
 //! kernel gives the node no watch.
@@ -31,14 +31,14 @@ pub(super) struct Outlived {
 pub(super) enum Kept {
     /// By user.
     Shares(Vec<(u32, Holdings)>),
-    /// A service hears of it: which one, and by which number.
+    /// A service is notified of it: which one, and by which number.
     OfService(usize, u64),
 }
 
 impl Outlived {
     fn watch(&mut self, memory: impl AsFd, kept: Kept) -> Result<(), Kept> {
         let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
-        // Of nothing that happens to a file; that it is gone is told unasked.
+        // Of nothing that happens to a file; that it is gone is reported unasked.
         let flags = inotify::WatchFlags::DELETE;
         let watch = self.watcher.as_ref().map(|watcher| inotify::add_watch(watcher, path, flags));
         match watch {
@@ -59,7 +59,7 @@ impl Outlived {
         loop {
             match events.next() {
                 Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => {
-                    // Nobody can tell which ones.
+                    // Nobody knows which ones.
                     gone.extend(self.kept.drain().map(|(_, kept)| kept));
                 }
                 Ok(event) => gone.extend(self.kept.remove(&event.wd())),
@@ -100,7 +100,7 @@ impl Station {
         }
     }
 
-    /// Remembers this until nobody has that memory any more; false: the kernel does not tell.
+    /// Remembers this until nobody has that memory any more; false: the kernel does not report it.
     pub(super) fn keep_until_gone(&mut self, memory: impl AsFd, kept: Kept) -> bool {
         self.can_watch() && self.outlived.watch(memory, kept).is_ok()
     }

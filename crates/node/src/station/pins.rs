@@ -1,5 +1,6 @@
 //! The driver's side of pinning: processes ask for translations, the node's limit is shared among
-//! them, and who has more than its share gives back when others need it. [UTLB §3.1, §3.4]
+//! them, and a process that has more than its share gives back when others need it.
+//! [UTLB §3.1, §3.4]
 //!
 //! ```text
 //!  Pin ──▶ granted ──▶ installed, Done
@@ -44,7 +45,7 @@ struct Waiting {
 
 /// What may be pinned at a node unless configured.
 pub(crate) fn default_pages() -> usize {
-    // A machine that does not tell its memory gets as much as a small one.
+    // A machine that does not report its memory gets as much as a small one.
     let bytes = total_bytes().unwrap_or(1 << 30) / PINNED_PART;
     (bytes / PAGE_BYTES as u64) as usize
 }
@@ -83,7 +84,7 @@ impl Pins {
         Err(refusal(RefusalCode::Busy, message))
     }
 
-    /// Whether nothing is to be looked at.
+    /// Whether nothing is to be checked.
     pub(super) fn is_idle(&self) -> bool {
         !self.busy
     }

@@ -3,7 +3,7 @@
 //!
 //! Redirections are posted and withdrawn through the command ring, so that receivers can post
 //! thousands of buffers ahead; reports are set-up calls. Invariant: the destination lies in memory
-//! of the same process before the engine hears of it. A redirection is answered twice: when it is
+//! of the same process before the engine learns of it. A redirection is answered twice: when it is
 //! posted, and what had arrived is copied (a piece at a time, processes in turns), and when all of
 //! it has come.
 

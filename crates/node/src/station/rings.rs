@@ -139,8 +139,8 @@ fn serve_ring(
     taken
 }
 
-/// Pages of its own that a command has the node look at, one by one. More than the process has
-/// pinned are refused unseen.
+/// Pages of its own that a command has the node check, one by one. More than the process has pinned
+/// are refused unseen.
 #[inline]
 fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
     if raw.region != ADDRESSES || raw.flags & flags::INLINE != 0 {
@@ -151,7 +151,7 @@ fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
     if pages <= pinned { pages } else { 0 }
 }
 
-/// Ranges that a command has the node look at. Too many are refused unseen.
+/// Ranges that a command has the node walk. Too many are refused unseen.
 #[inline]
 fn walked_ranges(raw: &RawCommand) -> u64 {
     let walked = raw.op == Op::GatherSend && raw.count as usize <= GATHER_RANGES_MAX;

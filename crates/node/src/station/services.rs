@@ -109,7 +109,7 @@ impl Station {
     /// Adds a service.
     ///
     /// # Panics
-    /// If one with that number or name is there: whoever puts a node together sees to that.
+    /// If one with that number or name is there: the caller ensures that there is none.
     pub fn add_service(&mut self, service: Box<dyn Service>) {
         let about = service.about();
         assert!(!self.services.has(about), "two services have the number {} or the name {:?}", about.id, about.name);

@@ -136,7 +136,7 @@ impl ShareTaken {
         refusal(RefusalCode::TableFull, self.to_string())
     }
 
-    /// The same of the table of redirections, as it is told in rings.
+    /// The same of the table of redirections, as it is reported in rings.
     pub(super) fn redirections(&self) -> RedirectError {
         RedirectError::Share { own: self.own, max: self.max, free: self.free }
     }

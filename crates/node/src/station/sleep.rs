@@ -1,7 +1,7 @@
-//! Sleep of whoever drives a station: the descriptors and the times that end it.
+//! Sleep of the driver of a station: the descriptors and the times that end it.
 //!
-//! Invariant: all processes are told of the sleep before the last look at what they have posted, so
-//! what they post after that look rings a doorbell.
+//! Invariant: the sleep is announced to all processes before the last check of what they have
+//! posted, so what they post after that check rings a doorbell.
 
 use super::{Station, StationError, system};
 use crate::limits::{ATTACH_TIME, OUTBOX_RETRY, REVOCATION_POLL};
@@ -65,7 +65,7 @@ impl Station {
         std::mem::take(&mut self.outside)
     }
 
-    /// Announces that whoever drives this station is about to sleep, and looks once more: true
+    /// Announces that the driver of this station is about to sleep, and checks once more: true
     /// means that there is work, so do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.asleep = true;
@@ -120,7 +120,7 @@ impl Station {
         self.attached.iter().filter_map(process).any(|p| p.overflows())
     }
 
-    /// Adds a descriptor to those that [`poll_control`](Self::poll_control) looks at.
+    /// Adds a descriptor to those that [`poll_control`](Self::poll_control) polls.
     pub(super) fn watch(&self, fd: impl AsFd, index: usize, what: Readable) -> rustix::io::Result<()> {
         let (kind, flags) = match what {
             Readable::Control => (0, epoll::EventFlags::IN),
@@ -133,7 +133,7 @@ impl Station {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
     }
 
-    /// Looks at a control socket for this instead of what it was looked at for.
+    /// Watches a control socket for this instead of what it was watched for.
     pub(super) fn watch_for(
         &self,
         channel: &Channel,

@@ -312,8 +312,8 @@ impl Translations {
         self.ahead = Page::of_address(address).map(|page| (tagged(process), page, place));
     }
 
-    /// Where the byte at an address is; none: the garbage page. A look at the cache, at a miss one
-    /// at the table.
+    /// Where the byte at an address is; none: the garbage page. A lookup in the cache, at a miss
+    /// one in the table.
     #[inline]
     pub(super) fn translate(&mut self, process: ProcessId, table: &mut Table, address: u64) -> Option<Place> {
         let place = Page::of_address(address).and_then(|page| self.look_up(tagged(process), table, page));

@@ -1,10 +1,11 @@
 //! Descriptors that the node has sent and no client has taken.
 //!
-//! The kernel counts them for the user who sent them, the node's, whoever leaves them in a queue,
-//! and lets that user send no more once they are as many as a process may have open. So they count
-//! in the share of the user whose client is to take them, from the send until the kernel says that
-//! the queue is empty: also when the connection has ended, for what was sent stays in the queue of
-//! whoever keeps the other end. The node keeps its own end until then, or nobody could say.
+//! The kernel counts them for the user who sent them, the node's, no matter which client leaves
+//! them in a queue, and lets that user send no more once they are as many as a process may have
+//! open. So they count in the share of the user whose client is to take them, from the send until
+//! the kernel says that the queue is empty: also when the connection has ended, for what was sent
+//! stays in the queue of the process that keeps the other end. The node keeps its own end until
+//! then, or nobody would know.
 //!
 //! Invariant: of all users together at most one part in
 //! [`UNDER_WAY_PART`](crate::limits::UNDER_WAY_PART) of the kernel's bound is under way.

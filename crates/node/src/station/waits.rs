@@ -1,10 +1,10 @@
 //! Whose memory keeps the node waiting.
 //!
-//! The kernel lets whoever touches a page wait while somebody else punches a hole there, for as
-//! long as it takes to go over all mappings of that memory: some 0.2 us for each, of which a client
-//! can make millions. The seals that forbid holes forbid shared writing, too. So the node marks
-//! whose memory it is about to touch, one word without a system call, and a thread checks now and
-//! then whether it is stuck there. A user whose memory has kept the node longer than
+//! The kernel makes a thread that touches a page wait while somebody else punches a hole there, for
+//! as long as it takes to go over all mappings of that memory: some 0.2 us for each, of which a
+//! client can make millions. The seals that forbid holes forbid shared writing, too. So the node
+//! marks whose memory it is about to touch, one word without a system call, and a thread checks now
+//! and then whether it is stuck there. A user whose memory has kept the node longer than
 //! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it
 //! is touched any more, its connections end, and new ones are refused. Memory that is resident and
 //! not punched makes nobody wait so.
@@ -36,7 +36,7 @@ pub(super) struct Mark(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     /// The user whose memory is touched now, and one more; 0: nobody's; [`REGION`]: that of
-    /// several, of whom nobody can tell who punched. In the high half a number of the access.
+    /// several, of whom it is unknown who punched. In the high half a number of the access.
     whose: AtomicU64,
     /// Process and region, or [`AREA`].
     region: AtomicU64,

@@ -1,9 +1,9 @@
-//! What hostile tests share: a seed, descriptors of every kind, other users, and a look at a daemon
+//! What hostile tests share: a seed, descriptors of every kind, other users, and checks of a daemon
 //! from outside.
 //!
-//! A run is told by its seed (`SEED=n`), and takes as long as `VMMC_HOSTILE_SECONDS` says, or some
-//! seconds. Included by path where it is needed; it depends on `vmmc-host`,
-//! `vmmc-utlb` and `rustix` alone.
+//! A run is identified by its seed (`SEED=n`), and takes as long as `VMMC_HOSTILE_SECONDS` says, or
+//! some seconds. Included by path where it is needed; it depends on `vmmc-host`, `vmmc-utlb` and
+//! `rustix` alone.
 //!
 //! Invariant: what a test does as another user it does in a thread of its own, which ends with it,
 //! so the rest of the process stays what it was.
@@ -134,7 +134,7 @@ pub(crate) fn descriptor(noise: &mut Noise) -> (&'static str, OwnedFd) {
         ("a full pipe that blocks", |_| full_pipe()),
         ("a local socket", |_| vmmc_host::Channel::pair().ok().map(|(one, _)| one.into_fd())),
         ("a connection", |_| connection(None)),
-        // Rarely: whoever closes the last copy of it waits, and that may be we.
+        // Rarely: the process that closes the last copy of it waits, and that may be this one.
         ("a connection that lingers", |n| if n.one_in(20) { connection(Some(Duration::from_secs(1))) } else { None }),
         ("a datagram socket", |_| UdpSocket::bind("127.0.0.1:0").ok().map(OwnedFd::from)),
         ("nothing", |_| open("/dev/null", OFlags::RDWR)),
@@ -246,8 +246,8 @@ fn open(path: &str, flags: OFlags) -> Option<OwnedFd> {
 }
 
 /// How many descriptors a process has. The kernel (6.2) says it as the size of their folder.
-/// Reading that folder holds each file for a moment: whoever reads it may find itself with the last
-/// copy of one that lingers, and wait for that.
+/// Reading that folder holds each file for a moment: the reader may find itself with the last copy
+/// of one that lingers, and wait for that.
 pub(crate) fn descriptors_of(pid: u32) -> usize {
     let folder = format!("/proc/{pid}/fd");
     match std::fs::metadata(&folder).map_or(0, |folder| folder.len()) {

@@ -1,4 +1,4 @@
-//! The honest pair, and what is looked at while somebody does his worst beside it.
+//! The honest pair, and what is checked while somebody does his worst beside it.
 //!
 //! Invariant: each word that is sent is looked for before the next one, and nothing else is there.
 
@@ -50,7 +50,7 @@ impl Honest {
         done.value
     }
 
-    /// A word, a count, and now and then long data there and back: each is looked at, and what came
+    /// A word, a count, and now and then long data there and back: each is checked, and what came
     /// before is still as it was left.
     pub(crate) fn exchange(&mut self) {
         let start = Instant::now();
@@ -106,7 +106,8 @@ impl Taken {
     }
 }
 
-/// Says that something is over when it goes, also in a panic: who waits for it would wait for ever.
+/// Says that something is over when it goes, also in a panic: a thread that waits for it would wait
+/// for ever.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

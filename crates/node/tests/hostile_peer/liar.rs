@@ -249,7 +249,7 @@ pub(crate) fn guards_are_untouched(memory: &Registered, within: &Range<u64>, who
     assert_eq!(found, None, "{whose} was written outside of what a peer may write");
 }
 
-/// Asks the hostile peer for whatever can be asked, and looks at what comes of it; does this too
+/// Asks the hostile peer for whatever can be asked, and examines what comes of it; does this too
 /// each time.
 pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBool, mut each_time: impl FnMut()) {
     let (mut asked, mut granted, mut answered) = (0u64, 0u64, 0u64);

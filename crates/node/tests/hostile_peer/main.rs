@@ -2,7 +2,7 @@
 //!
 //! Two hosts and a hub between them are network namespaces. The hostile peer lives in the hub: it
 //! sees each packet of the honest pair, and sends whatever it likes from any address, but it holds
-//! no packet back. The honest pair's content is looked at, and that it goes on; so are the daemons'
+//! no packet back. The honest pair's content is checked, and that it goes on; so are the daemons'
 //! memory, descriptors and processor time. `SEED=n` replays a run as far as the machine allows, and
 //! `VMMC_HOSTILE_SECONDS=n` lets it take longer.
 //!
@@ -65,7 +65,7 @@ const VICTIM: u32 = HOSTILE + 1;
 const STALL: Duration = Duration::from_secs(1);
 /// A node that comes to the cluster in the middle of it has its first import within this.
 const NEWCOMER: Duration = Duration::from_secs(5);
-/// Whoever shares two nodes with a user that takes all it gets is served within this: its fetches
+/// A user that shares two nodes with one that takes all it gets is served within this: its fetches
 /// are some mebibytes, in turns with all others'.
 const SERVED: Duration = Duration::from_secs(3);
 /// Memory that strangers may cost a daemon: answers to them are bounded, and so are sessions on
@@ -149,7 +149,7 @@ fn what_an_honest_pair_said_is_applied_once_however_often_it_is_said_again() {
             let mut datagram = just_now.unwrap_or_else(|| s.some());
             match s.noise.below(8) {
                 0 => datagram.from = s.source(datagram.to),
-                // To whoever said it.
+                // To its sender.
                 1 => (datagram.from, datagram.to) = (datagram.to, datagram.from),
                 _ => {}
             }

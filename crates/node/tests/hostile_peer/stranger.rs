@@ -55,7 +55,7 @@ pub(crate) const DATA: u8 = 4;
 pub(crate) const UNKNOWN_SESSION: u8 = 5;
 pub(crate) const KINDS: std::ops::RangeInclusive<u8> = 0..=7;
 
-/// What whoever is in the hub sees and can send.
+/// What a stranger in the hub sees and can send.
 pub(crate) struct Stranger {
     pub(crate) noise: Noise,
     pub(crate) tap: OwnedFd,
@@ -123,7 +123,7 @@ impl Stranger {
         self.sent += 1;
     }
 
-    /// Does this over and over, in bursts, having looked what passed.
+    /// Does this over and over, in bursts, having read what passed.
     pub(crate) fn at_rate(&mut self, time: Duration, mut act: impl FnMut(&mut Stranger)) -> u64 {
         self.look();
         assert!(self.opening.iter().any(|d| d.kind() == HELLO) && !self.seen.is_empty(), "nothing was seen");
@@ -169,7 +169,7 @@ impl Stranger {
 }
 
 impl Stranger {
-    /// Tells whoever sent this that it did not arrive, for some reason.
+    /// Reports to the sender of this that it did not arrive, for some reason.
     pub(crate) fn send_icmp(&mut self, about: &Datagram) {
         const PROTOCOL: u8 = 1;
         let from = *if self.noise.one_in(2) { address(HUB) } else { about.to }.ip();

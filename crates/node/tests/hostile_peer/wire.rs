@@ -121,7 +121,7 @@ impl Node {
     }
 }
 
-/// Between two looks.
+/// Between two polls.
 pub(crate) fn nap() {
     std::thread::sleep(Duration::from_micros(100));
 }

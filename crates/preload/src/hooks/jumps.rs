@@ -1,8 +1,8 @@
 //! longjmp: a signal handler that does not come back to the call of ours which it interrupted.
 //!
-//! Invariant: the jump is the C library's. Whether it leaves our calls is told by the stack pointer
-//! in the program's buffer, as the C library of x86-64 keeps it: rotated, and mixed with a secret
-//! of the thread. Source: signal-safety(7), siglongjmp(3).
+//! Invariant: the jump is the C library's. Whether it leaves our calls is shown by the stack
+//! pointer in the program's buffer, as the C library of x86-64 keeps it: rotated, and mixed with a
+//! secret of the thread. Source: signal-safety(7), siglongjmp(3).
 
 use super::hook;
 use crate::own::Inside;

@@ -119,7 +119,7 @@ hook! { sleeps fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
 } }
 
 /// recvmmsg on a connection: receives one after another, as in the kernel, which goes on behind the
-/// end of a stream and looks at the time between two messages only.
+/// end of a stream and checks the time between two messages only.
 ///
 /// # Safety
 /// As recvmmsg.

@@ -270,7 +270,7 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    /// Whether an error tells of this mistake.
+    /// Whether an error reports this mistake.
     pub(crate) fn explains(self, why: &OpError) -> bool {
         match self {
             Mistake::OutOfBounds => matches!(why, OpError::OutOfBounds { .. }),
@@ -368,7 +368,7 @@ impl Op {
         range.start + (at - first)
     }
 
-    /// From the first byte of any range to the end of the last, as notifications tell it.
+    /// From the first byte of any range to the end of the last, as notifications report it.
     pub(crate) fn span(&self) -> (u64, u64) {
         let end = self.pieces().iter().map(|(_, range)| range.end).max().expect("there is a piece");
         (self.offset, end - self.offset)

@@ -1,4 +1,4 @@
-//! The pointer-based interface: a program fills in and looks at the memory of the rings itself.
+//! The pointer-based interface: a program fills in and reads the memory of the rings itself.
 //!
 //! Invariant: as in `core/loans.rs`; never waits. Source: [NT §4].
 
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Receives the first `bytes` of what this thread looks at; the rest comes again.
+    /// Receives the first `bytes` of what this thread was lent; the rest comes again.
     ///
     /// # Errors
     /// `EINVAL` if this thread was lent nothing, or less.

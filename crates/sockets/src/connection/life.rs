@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// `TCP_NODELAY` of an upgraded connection, as whoever holds this end set it: underneath it is
+    /// `TCP_NODELAY` of an upgraded connection, as a holder of this end set it: underneath it is
     /// on.
     pub fn no_delay(&self) -> Option<bool> {
         self.upgraded.get().map(|joined| joined.core.own().no_delay.load(Ordering::Relaxed) != 0)
@@ -76,7 +76,7 @@ impl Connection {
         }
     }
 
-    /// `TCP_NOTSENT_LOWAT` of an upgraded connection, as whoever holds this end set it: underneath
+    /// `TCP_NOTSENT_LOWAT` of an upgraded connection, as a holder of this end set it: underneath
     /// its mark is there.
     pub fn not_sent_limit(&self) -> Option<u32> {
         self.upgraded.get().map(|joined| joined.core.own().not_sent.load(Ordering::Relaxed))
@@ -161,8 +161,8 @@ impl Connection {
         if self.early.receives.load(Ordering::SeqCst) > 1 {
             return;
         }
-        // Whoever has either, maybe this very thread below a signal handler, joins or lets it be;
-        // else a later call does.
+        // The holder of either lock, maybe this very thread below a signal handler, joins or lets
+        // it be; else a later call does.
         let (Some(mut matched), Some(watches)) = (self.matched.try_lock(), self.watches.try_lock()) else { return };
         let between = |meeting: &Meeting| meeting.slot.words().between.load(Ordering::Relaxed) != 0;
         if matched.as_ref().is_some_and(between) && self.early.receives.load(Ordering::SeqCst) > 0 {
@@ -191,7 +191,7 @@ impl Connection {
         self.join_watched(context, meeting, watches);
     }
 
-    /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped
+    /// Upgraded elsewhere, and nobody can say where its bytes are: it ends here, as a dropped
     /// connection does.
     pub(crate) fn give_up(&self, fd: BorrowedFd<'_>) {
         self.cannot_follow();
@@ -301,7 +301,7 @@ impl Connection {
         self.learn_from_offer(context, stage);
         match stage {
             Stage::Offered => self.withdraw(context),
-            // The node remembers it for whoever asks.
+            // The node remembers it for any process that asks.
             Stage::Settled if self.reason.load(Ordering::Relaxed) == Bypass::Refused.to_byte() => {
                 self.withdraw(context);
             }
@@ -357,7 +357,7 @@ impl Connection {
         self.stage() == Stage::Closed
     }
 
-    /// Whether the node may look at its socket by a copy, which keeps that open for a moment beyond
+    /// Whether the node may inspect its socket by a copy, which keeps that open for a moment beyond
     /// the program's own descriptors.
     pub fn was_offered(&self) -> bool {
         self.offered_after.load(Ordering::Relaxed) != 0
@@ -367,7 +367,7 @@ impl Connection {
         context.node().withdraw(self.offer.load(Ordering::Relaxed), self.cookie.load(Ordering::Relaxed));
     }
 
-    /// Tells the policy how much a connection that ends carried after its offer, by whatever
+    /// Reports to the policy how much a connection that ends carried after its offer, by whatever
     /// medium.
     fn learn_from_offer(&self, context: &Context, stage: Stage) {
         let before = self.offered_after.load(Ordering::Relaxed);
@@ -442,8 +442,8 @@ impl Connection {
         !sends && into.phase() == Phase::Steady && into.reached() == into.announced().number
     }
 
-    /// A number that changes when the other end does something by the ring, for whoever no bell
-    /// rings for.
+    /// A number that changes when the other end does something by the ring, for a caller that no
+    /// bell rings for.
     pub fn ring_changes(&self) -> u64 {
         let Some(joined) = self.upgraded.get() else { return 0 };
         let (into, out) = (joined.core.incoming(), joined.core.outgoing());
@@ -456,7 +456,7 @@ impl Connection {
         words.into_iter().chain(epoch).chain(flags).fold(1, mix)
     }
 
-    /// Somebody will read and write the kernel's socket who does not know of the ring: what is in
+    /// A program that does not know of the ring will read and write the kernel's socket: what is in
     /// it goes back into the kernel, by the peer, and nobody uses it again. A peer that does not
     /// answer in time does so at its next call, or did when it left the ring by itself. One that
     /// has ended cannot, nor one that has not followed into the ring so far: such a connection is
@@ -474,7 +474,7 @@ impl Connection {
         core.follow(me, &kernel);
         let Some(wakeup) = core.ask_back(me) else { return };
         self.wake_other_end(context, joined, wakeup);
-        // Others at this end who sleep for the ring.
+        // Other threads at this end that sleep for the ring.
         core.incoming().receiver_sleep.wake_all();
         let deadline = Deadline::after(BACK_TIMEOUT);
         loop {
@@ -492,7 +492,7 @@ impl Connection {
     }
 
     /// It was handed back. Without a node that can tell the next holder of the socket where it goes
-    /// on, and count him among the holders of the end, he takes it for one of the kernel's.
+    /// on, and count it among the holders of the end, that holder takes it for one of the kernel's.
     pub(super) fn unmark(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         if !(self.can_be_followed(context) && context.node_answers()) {
@@ -542,8 +542,8 @@ impl Connection {
 }
 
 impl Joined {
-    /// What a call is told that does not get the lock of its end; None: it does now, for whoever
-    /// had it has been abandoned.
+    /// What is returned to a call that does not get the lock of its end; None: it does now, for the
+    /// call that had it has been abandoned.
     #[cold]
     pub(super) fn is_locked(&self, context: &Context, denied: Denied) -> Option<Errno> {
         match denied {

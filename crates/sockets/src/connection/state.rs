@@ -66,7 +66,7 @@ impl Connection {
         })
     }
 
-    /// Asks to be told of room when there is none.
+    /// Asks to be notified of room when there is none.
     fn may_be_writable(&self, joined: &Joined, fd: BorrowedFd<'_>) -> bool {
         joined.core.may_be_writable() || {
             joined.core.outgoing().want_room();
@@ -107,7 +107,7 @@ impl Connection {
         joined.core.outgoing().available(joined.core.slot.most_bytes()) as usize
     }
 
-    /// The kernel said that its socket is readable, hung up or in error: the next look at the state
+    /// The kernel said that its socket is readable, hung up or in error: the next poll of the state
     /// asks it.
     pub fn kernel_event(&self, _fd: BorrowedFd<'_>) {
         if let Some(joined) = self.upgraded.get() {

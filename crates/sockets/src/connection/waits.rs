@@ -1,7 +1,7 @@
 //! Blocking calls: poll, then sleep.
 //!
-//! Invariant: a sleeper has announced itself and polled once more; whoever could end its wait
-//! (bytes, room, an end, a change, a death hinted by the node) wakes it.
+//! Invariant: a sleeper has announced itself and polled once more; the party that could end its
+//! wait (bytes, room, an end, a change, a death hinted by the node) wakes it.
 
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
@@ -145,7 +145,7 @@ impl Joined {
         }
     }
 
-    /// Does what the other end asked for, if it did; gives the longest sleep until the next look.
+    /// Does what the other end asked for, if it did; gives the longest sleep until the next poll.
     fn serve(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) -> Duration {
         if self.core.is_waited_for() {
             let done = self.core.flush_to_kernel(thread_id(), &Socket(fd));

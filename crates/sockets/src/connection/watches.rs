@@ -51,7 +51,7 @@ impl Connection {
             return self.enter_watch(node, joined, registration);
         }
         // Event loops change what they want with every request: only what differs is touched, and a
-        // watch that wants less has nothing to look at.
+        // watch that wants less has nothing to check.
         leave_words(joined, registration.word, Interest(before.0 & !interest.0));
         let more = Interest(interest.0 & !before.0);
         if more.0 != 0 {
@@ -68,9 +68,9 @@ impl Connection {
         }
     }
 
-    /// Has the event loops of this process look at the connection that are interested in one of
+    /// Makes the event loops of this process poll the connection that are interested in one of
     /// these directions; another would wake for nothing, and a set that is waited for in another
-    /// set must not look ready then. The caller has passed a full fence.
+    /// set must not appear ready then. The caller has passed a full fence.
     pub(super) fn mark_own_watches(&self, node: &Node, what: Interest) {
         // Below a signal handler that interrupted one that changes: its loop polls anyway.
         let Some(watches) = self.watches.lock() else { return };

@@ -1,11 +1,12 @@
-//! Unread bytes of a ring go back into the kernel: for a holder who reads the kernel only, a
+//! Unread bytes of a ring go back into the kernel: for a holder that reads the kernel only, a
 //! program that is not ours.
 //!
-//! The receiving end asks, for good ([`Flags::FLUSH_TO_KERNEL`]), and reads the kernel from there on. The
-//! sending end, at its next call or woken, puts what is unread in the ring into its kernel socket,
-//! behind everything that it sent there before, and the direction is the kernel's. How far it has
-//! come the kernel itself knows: bytes given to it since the ring took over, which it was given
-//! none of before. So whoever goes on after a partial send, or after a death, sends no byte twice.
+//! The receiving end asks, for good ([`Flags::FLUSH_TO_KERNEL`]), and reads the kernel from there
+//! on. The sending end, at its next call or woken, puts what is unread in the ring into its kernel
+//! socket, behind everything that it sent there before, and the direction is the kernel's. How far
+//! it has come the kernel itself knows: bytes given to it since the ring took over, which it was
+//! given none of before. So the holder that goes on after a partial send, or after a death, sends
+//! no byte twice.
 //!
 //! A sending end that has just left the ring by itself did it then (`leave.rs`).
 //!
@@ -31,7 +32,7 @@ pub(crate) enum WayBack {
     Found,
     /// The other end will put them into the kernel, at its next call at the latest.
     Promised,
-    /// It cannot be told yet.
+    /// It is not known yet.
     Open,
     /// The other end had left the ring before, and not all of them were in the kernel when it sent
     /// more there; or it has ended: what comes next cannot be had.
@@ -39,8 +40,8 @@ pub(crate) enum WayBack {
 }
 
 impl Upgraded {
-    /// Receiving end: asks, and wakes whoever can answer. None: this very thread is in a receive,
-    /// below a signal handler.
+    /// Receiving end: asks, and wakes the threads that can answer. None: this very thread is in a
+    /// receive, below a signal handler.
     pub(crate) fn ask_back(&self, me: u32) -> Option<Wakeup> {
         // Other holders of our end must not move into the ring again, for bytes that are sent from
         // here on go by the kernel.

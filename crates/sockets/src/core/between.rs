@@ -304,7 +304,7 @@ impl Upgraded {
     }
 
     /// The kernel reports that the other end has ended: whether all that it sent by the ring is
-    /// here. If that cannot be told, the other node will be asked.
+    /// here. If that is unknown, the other node will be asked.
     pub(super) fn is_all_here(&self, kernel: &impl Kernel) -> bool {
         let Some(between) = &self.between else { return true };
         let all = self.is_complete();
@@ -328,8 +328,8 @@ impl Upgraded {
         Some(if first { Receiving::Failed(Errno::CONNRESET) } else { Receiving::Done(0) })
     }
 
-    /// The same while it cannot be told where the bytes are that were asked back: unless nobody
-    /// will ever know.
+    /// The same while it is unknown where the bytes are that were asked back: unless nobody will
+    /// ever know.
     #[cold]
     pub(super) fn no_way_back_yet(&self, kernel: &impl Kernel) -> Receiving {
         if let Some(broken) = self.nothing_came() {

@@ -13,7 +13,7 @@ use vmmc_stream::{End, Flags, Phase};
 
 impl Upgraded {
     /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives
-    /// none. Returns whether it is time. Bytes that came since the last time tell as much, if that
+    /// none. Returns whether it is time. Bytes that came since the last time show as much, if that
     /// was just now: their sender was alive, so a connection that is busy both ways costs no system
     /// call.
     pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
@@ -65,8 +65,8 @@ impl Upgraded {
             End::Ended if in_ring => self.note_kernel_end(ENDED),
             // Copies of a sending end that died over leaving the ring, which has them all.
             End::Bytes if over && phase == Some(Phase::Pending) => self.note_kernel_end(ENDED),
-            // Bytes behind the announced end of the kernel's part were sent by somebody who does
-            // not know of the ring: the stream cannot be told any more.
+            // Bytes behind the announced end of the kernel's part were sent by a program that does
+            // not know of the ring: the stream is unknown from here on.
             End::Bytes if self.between.is_none() && phase == Some(Phase::Steady) => self.note_kernel_end(RESET),
             _ => {}
         }
@@ -104,8 +104,8 @@ impl Upgraded {
             let stays = in_ring.is_some_and(|phase| !matches!(phase, Phase::EndsAt(_)));
             return stays && flags == 0 && reader & (Flags::CLOSED | Flags::ENDED) == 0;
         }
-        // Whoever has asked for the kernel may have handed the end to a program that announces
-        // nothing.
+        // A holder that has asked for the kernel may have handed the end to a program that
+        // announces nothing.
         flags == 0 && reader & (Flags::CLOSED | Flags::ENDED | Flags::FLUSH_TO_KERNEL) == 0
     }
 
@@ -122,7 +122,7 @@ impl Upgraded {
         let Some(_locked) = self.lock_out(me) else { return Wakeup::default() };
         let pending = self.outgoing().announced().pending;
         if pending {
-            // Whoever sends next would finish it, and nobody does: the peer would take this for a
+            // The next sender would finish it, and there is none: the peer would take this for a
             // death.
             self.finish_change_of_the_dead(kernel);
         }
@@ -144,8 +144,8 @@ impl Upgraded {
     }
 
     /// Whether the kernel is about to reset the connection at the close, for bytes of it are
-    /// unread, and the other end looks at the ring. A receive that leaves them in would tell it
-    /// too, and take the error of a reset, which a socket that only dissolves its connection goes
+    /// unread, and the other end reads the ring. A receive that leaves them there would show it as
+    /// well, and take the error of a reset, which a socket that only dissolves its connection goes
     /// on to report.
     pub(crate) fn leaves_unread_in_kernel(&self, kernel: &impl Kernel) -> bool {
         self.outgoing().announced().in_ring()
@@ -201,14 +201,15 @@ impl Upgraded {
         reader & Flags::CLOSED != 0 || self.is_gone() || reader & Flags::SHUT != 0 && ended()
     }
 
-    /// Whether that is all: the other end has closed or died in order, so its kernel's socket tells
-    /// what follows.
+    /// Whether that is all: the other end has closed or died in order, so its kernel's socket
+    /// reports what follows.
     pub(crate) fn has_closed_in_order(&self) -> bool {
         self.takes_no_more() && self.reset().is_none()
     }
 
     /// The reset that a kernel would have received, if any: `EPIPE` after the end, `ECONNRESET`
-    /// without one. Who dies with bytes unread resets the connection, as who closes so.
+    /// without one. A holder that dies with bytes unread resets the connection, as one that closes
+    /// so does.
     pub(crate) fn reset(&self) -> Option<Errno> {
         let flags = self.incoming().sender_flags.load(Ordering::Acquire);
         let died = self.unread_at_death.load(Ordering::Relaxed) != 0;

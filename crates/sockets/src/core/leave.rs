@@ -1,7 +1,7 @@
 //! A direction leaves the ring by itself, whatever is unread there: it never waits for the
 //! receiving end, which may not read for long.
 //!
-//! Whoever gets the connection next may know only the kernel, and then the unread bytes must be
+//! The next holder of the connection may know only the kernel, and then the unread bytes must be
 //! there, in front of all that follows. Nobody can put them there later. So the sending end puts
 //! **copies** of them into the kernel when it leaves, from the head on that it sees. A receiving
 //! end of ours reads the ring to its end and then reads the copies away; one that hands the
@@ -30,7 +30,7 @@ pub(super) enum Copies {
     Gone,
     /// They are not all here, or it is not announced yet how many there are.
     Coming,
-    /// The next byte cannot be told.
+    /// The next byte cannot be determined.
     Amiss,
 }
 
@@ -78,9 +78,9 @@ impl Upgraded {
     }
 
     /// Announces that the kernel carries what comes next; `more`: the caller sends there at once.
-    /// Otherwise there are no copies: who has read all that was sent, and closes, would leave them
-    /// unread, which is a reset. False: the receiving end has not followed the last change yet, or
-    /// wants what is in the ring by the kernel too. The caller has the lock.
+    /// Otherwise there are no copies: a reader that has read all that was sent, and closes, would
+    /// leave them unread, which is a reset. False: the receiving end has not followed the last
+    /// change yet, or wants what is in the ring by the kernel too. The caller has the lock.
     pub(super) fn leave_ring(&self, kernel: &impl Kernel, more: bool) -> bool {
         let out = self.outgoing();
         if out.goes_back()
@@ -90,8 +90,8 @@ impl Upgraded {
             return false;
         }
         out.leaves_from.store(out.head.load(Ordering::Acquire), Ordering::Relaxed);
-        // Between nodes the other node answers a request with what it sees here then: so whoever
-        // cannot have seen the request says first that it leaves.
+        // Between nodes the other node answers a request with what it sees here then: so an end
+        // that cannot have seen the request first announces that it leaves.
         out.begin_change();
         if out.goes_back() {
             out.cancel_change();
@@ -232,7 +232,7 @@ impl Upgraded {
         into.copies_until.store(into.kernel_read.load(Ordering::Relaxed).wrapping_add(copies), Ordering::Relaxed);
         into.copies.store(copies, Ordering::Relaxed);
         into.reach_next();
-        // Only then: whoever finds us dead in between counts from the head.
+        // Only then: a holder that finds us dead in between counts from the head.
         into.head.store(into.tail.load(Ordering::Relaxed), Ordering::Release);
         self.followed();
     }
@@ -311,7 +311,7 @@ impl Upgraded {
         Copies::Gone
     }
 
-    /// Somebody was killed while reading copies away. None: it cannot be told how many are left.
+    /// Somebody was killed while reading copies away. None: it is unknown how many are left.
     fn copies_that_the_dead_left(&self, kernel: &impl Kernel) -> Option<u64> {
         for _ in 0..COPIES_POLLS {
             let ((before, unread), (after, _)) = (kernel.received()?, kernel.received()?);

@@ -1,4 +1,4 @@
-//! Memory of a ring in the hands of the program: it fills in what it sends and looks at what it
+//! Memory of a ring in the hands of the program: it fills in what it sends and reads what it
 //! received where it lies, without a copy by us.
 //!
 //! A loan holds the lock of its end from the call that gives the memory to the call that takes it
@@ -92,7 +92,7 @@ impl Upgraded {
             let stuck = self.is_stuck();
             let left = stuck && self.leave_ring(kernel, false);
             if stuck && !left {
-                // If there is room then, whoever waits for it sees it at once.
+                // If there is room then, a sender that waits for it sees it at once.
                 self.spill(kernel);
             }
             return Err(if left { Sending::Kernel } else { Sending::Full });

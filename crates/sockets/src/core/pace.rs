@@ -352,7 +352,7 @@ impl Pace {
         self.rests.store(0, Relaxed);
         let tried = self.trying.swap(0, Relaxed) != 0;
         if self.prefers_kernel.swap(1, Relaxed) == 0 {
-            // Whoever changes often should do so less and less.
+            // A connection that changes often should do so less and less.
             let factor = if tried { BETWEEN_TRIAL_FACTOR } else { 2 };
             let after = self.trial_after[KERNEL].load(Relaxed).saturating_mul(factor).min(BETWEEN_TURNS_MAX);
             self.trial_after[KERNEL].store(after, Relaxed);

@@ -42,7 +42,7 @@ impl Upgraded {
             };
             if let Some(other) = other {
                 if self.is_waited_for() {
-                    // Whoever waits for an answer may have to send the question another way.
+                    // A caller that waits for an answer may have to send the question another way.
                     self.flush_to_kernel(me, kernel);
                 }
                 return (other, Wakeup::default());
@@ -109,9 +109,9 @@ impl Upgraded {
         (large, bytes.min(self.slot.ring_bytes(large)))
     }
 
-    /// In the kernel; none: look again, it has changed. Never waits, and the caller has the lock:
-    /// so nobody is in the kernel for bytes of this epoch when the next one begins, and a receiver
-    /// that is killed leaves nothing behind.
+    /// In the kernel; none: read the state again, it has changed. Never waits, and the caller has
+    /// the lock: so nobody is in the kernel for bytes of this epoch when the next one begins, and a
+    /// receiver that is killed leaves nothing behind.
     fn receive_from_kernel(&self, kernel: &impl Kernel, into: &mut [IoSliceMut<'_>], take: bool) -> Option<Receiving> {
         let before = self.incoming().phase();
         match self.read_copies(kernel) {
@@ -133,7 +133,7 @@ impl Upgraded {
             Err(Errno::AGAIN) => self.nothing_came().unwrap_or(Receiving::Empty),
             // Nobody asked for bytes.
             Ok(_) if into.iter().all(|s| s.is_empty()) => Receiving::Done(0),
-            // The kernel says so once, and has said it to a look.
+            // The kernel says so once, and has said it to a peek.
             Ok(_) if self.has_unreported_reset() && self.reset_reported.swap(1, Ordering::Relaxed) == 0 => {
                 Receiving::Failed(Errno::CONNRESET)
             }
@@ -142,7 +142,7 @@ impl Upgraded {
             // Or it came just now, before the word that all is here.
             Ok(_) if self.incoming().phase() != before => return None,
             Ok(_) if self.follow_the_dead(kernel) => return None,
-            // Also while a change is pending: whoever announced it has died over it.
+            // Also while a change is pending: the sender that announced it has died over it.
             Ok(_) => self.end_in_kernel(kernel),
             Err(errno) => Receiving::Failed(errno),
         })
@@ -210,21 +210,20 @@ impl Upgraded {
         }
     }
 
-    /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is
-    /// there.
+    /// The ring is empty: `Done(1)` to read again, anything else is the result, none: it is empty.
     fn empty_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
         let into = self.incoming();
         if self.leave_drained_ring() {
             return Some(Receiving::Done(1));
         }
         if into.phase() == Phase::Pending {
-            // It is just being left, by somebody who may have died over it.
+            // It is just being left, by a holder that may have died over it.
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
         let flags = into.sender_flags.load(Ordering::Acquire);
         let shut = into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
         if shut {
-            // What comes after the own end is answered by a reset, of which only the kernel tells.
+            // What comes after the own end is answered by a reset, which only the kernel reports.
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
         if flags == 0 || shut {
@@ -239,7 +238,7 @@ impl Upgraded {
         if into.available(self.slot.most_bytes()) > 0 {
             return Some(Receiving::Done(1));
         }
-        // A reset that came after the end is told to who sends.
+        // A reset that came after the end is reported to the sender.
         match self.reset() {
             Some(Errno::CONNRESET) => Some(self.takes_reset().map_or(Receiving::Done(0), Receiving::Failed)),
             _ => Some(Receiving::Done(0)),

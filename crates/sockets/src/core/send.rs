@@ -93,7 +93,7 @@ impl Upgraded {
                     continue;
                 }
                 self.ask_for_more(large);
-                // Whoever gets less than it gave may wait for room next, in whatever way.
+                // A caller whose bytes were not all taken may wait for room next, in whatever way.
                 out.want_room();
                 free = out.free(ring_bytes, 1);
                 if free == 0 {
@@ -155,7 +155,7 @@ impl Upgraded {
             self.follow_hints(kernel);
         }
         if self.reset().is_some() {
-            // The kernel has told a look of it, or knows nothing of it.
+            // The kernel has reported it to a peek, or knows nothing of it.
             return (Sending::Failed(self.takes_reset().unwrap_or(Errno::PIPE)), Wakeup::default());
         }
         let bytes: usize = from.iter().map(|s| s.len()).sum();

@@ -3,8 +3,8 @@
 //! delivers when the script says so, with and without a node that gives hints.
 //!
 //! Checked: what comes out is a prefix of what went in, after every step. Nobody learns of an end
-//! while the other end is held. A close is taken for the last one only by the last holder. Whoever
-//! learns of the death of an end with bytes unread in a ring gets a reset. When the faults are
+//! while the other end is held. A close is taken for the last one only by the last holder. A holder
+//! that learns of the death of an end with bytes unread in a ring gets a reset. When the faults are
 //! over, everything that was sent arrives, and then the end if there is one; and nobody is still
 //! asleep, or in the kernel, for something that has come. Sleepers ask the kernel by themselves
 //! only in runs in which somebody was killed: in all others each is woken.
@@ -326,7 +326,7 @@ impl World {
             }
             200..203 => self.hand_back(e, p),
             203..206 => {
-                // What a look at the state does.
+                // What a poll of the state does.
                 let process = &self.sides[e].processes[p];
                 if !process.foreign && process.core.must_flush_to_kernel() {
                     process.core.flush_to_kernel(ME, &self.socket(e));
@@ -708,7 +708,7 @@ impl World {
         [0, u64::MAX].into_iter().for_each(|now_ns| self.sides[e].processes[p].core.notice_full(now_ns, &socket));
     }
 
-    /// A sleep for room ends for a look, as it does now and then.
+    /// A sleep for room ends for a poll, as it does now and then.
     fn poll_room(&mut self, e: usize, p: usize) {
         let process = &self.sides[e].processes[p];
         if process.writer_sleeps && !process.foreign {
@@ -718,7 +718,7 @@ impl World {
         }
     }
 
-    /// A sleep has lasted long enough for a look at the kernel.
+    /// A sleep has lasted long enough for a check of the kernel.
     fn ask_kernel(&mut self, e: usize, p: usize) {
         let process = &self.sides[e].processes[p];
         if !process.reader_sleeps && !process.writer_sleeps {

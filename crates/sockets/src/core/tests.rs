@@ -465,7 +465,7 @@ fn who_dies_with_bytes_unread_in_the_ring_resets_the_connection_also_if_only_the
     }
 }
 
-/// A kernel's socket that was reset: one look is told so, and all others of an end. And a clock.
+/// A kernel's socket that was reset: one peek reports that, and all others an end. And a clock.
 #[derive(Default)]
 struct ResetSocket {
     told: std::cell::Cell<bool>,

@@ -3,8 +3,8 @@
 //!
 //! Invariant: what an end writes is only written by that end in its own replica, and only by the
 //! node in the other one. What was seen before the tail was read is no newer than the bytes up to
-//! that tail, so whoever puts bytes, then tail, then the rest in place shows a state in which the
-//! end once was.
+//! that tail, so a node that puts bytes, then tail, then the rest in place shows a state in which
+//! the end once was.
 
 use super::{DirectionWords, SlotWords};
 use crate::atomics::{Ordering, fence};
@@ -122,7 +122,7 @@ impl SlotWords {
     }
 
     /// Puts what an end says on its own node into this replica; the bytes up to its tail are there.
-    /// Passes the fence that the look at sleepers needs.
+    /// Passes the fence that the check for sleepers needs.
     pub fn set_side(&self, end: usize, side: &SideWords) {
         let (from, to, own) = (&self.directions[end], &self.directions[1 - end], &self.ends[end]);
         own.soon.store(side.soon, Ordering::Release);

@@ -9,7 +9,7 @@ use super::{Input, Op, Reading, Record, TraceError};
 use crate::ids::Process;
 use std::io::{BufRead, Write};
 
-/// Bytes of an access, which the format does not tell.
+/// Bytes of an access, which the format does not record.
 const ACCESS_BYTES: u32 = 4;
 
 pub(super) fn line(stream: &mut impl Write, record: &Record) -> std::io::Result<()> {

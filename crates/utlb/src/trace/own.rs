@@ -1,4 +1,4 @@
-//! Reads our own format; what it looks like is told where it is written, in `record.rs`.
+//! Reads our own format; it is described where it is written, in `record.rs`.
 //!
 //! Invariant: what was written is read back exactly; a cut trace is noticed.
 

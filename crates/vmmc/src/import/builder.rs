@@ -42,14 +42,14 @@ impl ImportBuilder {
 
     /// Takes the export of this user only. By default a name means an export of this process's own
     /// user, or else one of root: names belong to users, and nobody can take one before its user
-    /// does. An id means its export, whoever has it.
+    /// does. An id means its export, whichever user has it.
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Owner::User(uid);
         self
     }
 
-    /// Takes an export of whoever has one of this name and lets this process import it: its own
-    /// user first, then root. [`Import::owner`] tells whose it is.
+    /// Takes an export of any user that has one of this name and lets this process import it: its
+    /// own user first, then root. [`Import::owner`] says whose it is.
     pub fn any_owner(mut self) -> Self {
         self.owner = Owner::Any;
         self
@@ -72,7 +72,7 @@ impl ImportBuilder {
     /// Imports.
     ///
     /// # Errors
-    /// [`ImportError`]; [`ImportError::refusal`] tells the kind.
+    /// [`ImportError`]; [`ImportError::refusal`] is the kind.
     pub fn open(self) -> Result<Import, ImportError> {
         let label = self.label();
         let asked = match &self.node {

@@ -78,8 +78,8 @@ pub(super) struct Rings {
     turn: u64,
 }
 
-/// Records of one thread. Only that thread stores to slots and `made`; only who has the writer's
-/// lock takes.
+/// Records of one thread. Only that thread stores to slots and `made`; only the holder of the
+/// writer's lock takes.
 pub(super) struct Ring {
     region: Region,
     at: u64,

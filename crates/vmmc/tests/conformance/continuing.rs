@@ -1,4 +1,4 @@
-//! Continuations: functions for the ends of transfers, run by whoever polls.
+//! Continuations: functions for the ends of transfers, run by the thread that polls.
 
 use crate::nodes::{LONG, Nodes, Place, join, pattern};
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! What sessions and nodes tell about themselves.
+//! What sessions and nodes report about themselves.
 
 use crate::nodes::{LONG, Nodes, Place, join, join_with};
 use vmmc::{Moved, NotMapped, Path, Rights, SendOptions};

@@ -240,7 +240,7 @@ pub(crate) fn join_with(
     Joined { owner, user, export, import }
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that show where they belong.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed) | 1).collect()
 }

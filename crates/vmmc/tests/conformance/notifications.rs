@@ -153,8 +153,8 @@ pub(crate) fn an_event_loop_sees_them(nodes: &dyn Nodes) {
         while j.owner.take_notification().is_some() {}
         for i in 0..20 {
             j.import.send_with(i, b"!", SendOptions::notify()).unwrap();
-            // Another wait of the session may collect it first; the descriptor must tell all the
-            // same.
+            // Another wait of the session may collect it first; the descriptor must report it all
+            // the same.
             if i % 3 == 0 {
                 let _ = j.owner.node_info(false).unwrap();
             }

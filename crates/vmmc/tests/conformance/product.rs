@@ -177,7 +177,7 @@ impl<'m> Bed<'m> {
     }
 }
 
-/// Sends a source by every way with every option, and looks at what comes.
+/// Sends a source by every way with every option, and checks what comes.
 struct Send<'b, 'm> {
     bed: &'b Bed<'m>,
     expected: &'b [u8],
@@ -304,7 +304,7 @@ pub(crate) fn every_target_is_filled_by_every_way(nodes: &dyn Nodes) {
     }
 }
 
-/// One thread posts more than its import may have of staging memory, and looks at none of it.
+/// One thread posts more than its import may have of staging memory, and polls none of it.
 pub(crate) fn transfers_that_nobody_looks_at_do_not_stop_others(nodes: &dyn Nodes) {
     const PART: usize = 200_000;
     let memory = &pattern(12 * PART, 9)[..];

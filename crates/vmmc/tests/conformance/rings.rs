@@ -113,7 +113,7 @@ pub(crate) fn no_record_overtakes_one_that_found_no_room(nodes: &dyn Nodes) {
         assert!(refused.iter().all(|o| matches!(o, Err(TransferError::Full { .. }))), "{refused:?}");
         assert!(accepted > 0 && !(at_once && refused.is_empty()), "{accepted}");
         assert_eq!(got, (0..accepted).collect::<Vec<_>>());
-        // Who has heard of it may go on; so may who let go of the answer.
+        // A sender that has learned of it may go on; so may one that let go of the answer.
         import.append(&data, AppendOptions::word(500)).unwrap();
         assert_eq!(s.ring.wait().unwrap().word, 500);
         for word in 0..100 {

@@ -58,7 +58,7 @@ pub(crate) fn waiting_threads_do_not_starve_each_other(nodes: &dyn Nodes) {
         let second = j.owner.export(4096).notify(true).create().unwrap();
         let home = nodes.name(0);
         let to_second = j.user.import_id(second.id()).node(&home).open().unwrap();
-        // Both ends wait in one session: whoever sleeps must hand over what is not his.
+        // Both ends wait in one session: the thread that sleeps must hand over what is not its own.
         std::thread::scope(|scope| {
             let one = scope.spawn(|| (0..30).for_each(|i| assert_eq!(j.export.wait_notification().unwrap().offset, i)));
             let two = scope.spawn(|| (0..30).for_each(|i| assert_eq!(second.wait_notification().unwrap().offset, i)));

@@ -143,7 +143,7 @@ pub(crate) fn a_wait_for_several_things_refuses_what_can_never_come_and_ends_at_
         assert!(error.to_string().contains("any of 3 things"), "{error}");
         assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
     }
-    // A look finds what is there.
+    // A poll finds what is there.
     let look = |what: &mut [WaitFor<'_>]| j.owner.wait_any_by(what, j.owner.deadline(Duration::ZERO));
     assert_eq!(look(&mut [word(8), WaitFor::Writable(line.as_fd())]), Ok(1));
     drop(other_end);

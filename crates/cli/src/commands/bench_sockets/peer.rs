@@ -113,7 +113,7 @@ impl Peer {
     }
 
     /// Does something again and again for some time; each time it is `operations` operations. The
-    /// clock is looked at after each `batch`.
+    /// clock is read after each `batch`.
     pub(super) fn timed(
         &self,
         time: Duration,

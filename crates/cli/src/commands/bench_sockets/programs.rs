@@ -283,7 +283,8 @@ impl Stand {
         }
     }
 
-    /// Requests that take about so long, for programs that count them; a first, short run tells.
+    /// Requests that take about so long, for programs that count them; a first, short run
+    /// determines them.
     fn requests(&self, workload: &Workload, time: Duration) -> Result<[u64; 2], String> {
         let mut all = [FIRST_REQUESTS; 2];
         for (requests, way) in all.iter_mut().zip([Way::Tcp, Way::Vmmc]) {
@@ -348,7 +349,7 @@ const SELECTS: &str = "postgres";
 /// seldom wait for each other.
 const TRANSACTIONS: &str = "transactions";
 const TRANSACTIONS_SCALE: &str = "20";
-/// Requests of the run that tells how many fit the time.
+/// Requests of the run that determines how many fit the time.
 const FIRST_REQUESTS: u64 = 20_000;
 
 fn words(all: &[&str]) -> Vec<String> {

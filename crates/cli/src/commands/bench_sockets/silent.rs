@@ -144,7 +144,7 @@ impl Parked {
         streams.push(stream);
     }
 
-    /// Until the process ends. Whoever speaks is not answered: it said that it would not.
+    /// Until the process ends. A peer that speaks is not answered: it said that it would not.
     fn wait(&self) {
         let mut events = Vec::with_capacity(64);
         loop {

@@ -177,7 +177,7 @@ impl Watch {
     }
 
     /// The first failure decides how the command ends; later ones, of ranks that were ended for it,
-    /// are told with --verbose.
+    /// are reported with --verbose.
     fn fail(&mut self, code: u8, text: String) {
         match &self.failure {
             None => self.failure = Some(Failure::Rank { code, text }),
@@ -226,7 +226,7 @@ impl Watch {
 }
 
 fn say(text: &str) {
-    // Whoever reads our standard error may have gone; the job goes on.
+    // The reader of our standard error may have gone; the job goes on.
     let line = format!("vmmc run: {}\n", vmmc_host::text::printable(text));
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

@@ -25,7 +25,7 @@ impl LocalNodes {
             let mut config = NodeConfig::new(&name).listen(([127, 0, 0, 1], 0).into());
             config.linger = Some(LOCAL_NODE_LINGER);
             config.launcher = Some(own.clone());
-            // It ends with the job, which tells what happened.
+            // It ends with the job, which reports what happened.
             config.log_level = Some(vmmc_node::LogLevel::Off);
             vmmc_node::start_detached(&own, &config).map_err(Failure::new)?;
             let session = attach(&name)?;
@@ -52,7 +52,7 @@ impl LocalNodes {
         &self.nodes[0].0
     }
 
-    /// How we call the node with this address: whoever uses it has seen its name, not its address.
+    /// How we call the node with this address: its user has seen its name, not its address.
     pub(super) fn name_of(&self, address: String) -> String {
         self.nodes.iter().find(|node| node.1 == address).map_or(address, |node| node.0.clone())
     }

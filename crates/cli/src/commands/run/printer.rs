@@ -131,7 +131,7 @@ fn write(fd: BorrowedFd<'_>, mut text: &[u8], interrupts: &UnixStream, hurry: bo
         let ready = poll(if hurry { &mut fds[..1] } else { &mut fds }, hurry.then_some(&patience));
         if fds[0].revents().is_empty() {
             match ready {
-                // A signal: the next look shows its byte.
+                // A signal: the next poll shows its byte.
                 Err(_) => continue,
                 Ok(_) => return Ok(Written::Part),
             }

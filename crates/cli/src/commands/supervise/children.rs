@@ -58,7 +58,7 @@ impl Children {
             let exit = match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => Exit::Code(code),
                 (None, Some(signal)) => Exit::Signal(signal),
-                // Stopped or continued, which we have not asked to hear of.
+                // Stopped or continued, which we have not asked to be notified of.
                 (None, None) => continue,
             };
             self.ended.push((pid, exit));

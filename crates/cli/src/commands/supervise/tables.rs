@@ -33,7 +33,7 @@ impl Tables {
         let ranks = places.iter().map(|node| (MemberState::Running, *node)).collect();
         let view = View { number: 1, nodes, own, ranks };
         let asks = session.export(8 * JOB_RANKS_MAX as u64).name(&asks_name(job)).notify(true).create()?;
-        // Nobody looks before it is written: ranks are started later.
+        // Nobody reads before it is written: ranks are started later.
         let table = session.export(TABLE_BYTES).name(&table_name(job)).rights(Rights::READ).create()?;
         view.write(&table);
         Ok(Tables { job: job.to_string(), view, table, asks, listeners: BTreeMap::new() })
@@ -67,7 +67,7 @@ impl Tables {
         reports
     }
 
-    /// A rank wants to be told of changes; what has changed since it looked is told at once.
+    /// A rank wants to be told of changes; what has changed since it last read is reported at once.
     fn listen(&mut self, session: &Session, rank: u32) {
         let opened = session.import(&member_name(&self.job, rank, CHANGES_NAME)).open();
         // One that has ended meanwhile wants to know nothing.
@@ -87,7 +87,7 @@ impl Tables {
     }
 }
 
-/// Says that there is a new view; whether the rank is there to hear it.
+/// Notifies a rank of a new view; returns whether the rank is there to receive it.
 fn notify(listener: &Import, view: u64) -> bool {
     let options = SendOptions { notify: Some(0), timeout: Some(JOB_CHANGE_TIME), ..SendOptions::default() };
     listener.send_with(0, &view.to_le_bytes(), options).is_ok()

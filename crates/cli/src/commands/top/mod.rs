@@ -1,6 +1,6 @@
 //! `vmmc top`: what the nodes of this user do, live.
 //!
-//! Invariant: it only looks; a node that goes away disappears from the view, one that comes
+//! Invariant: it only reads; a node that goes away disappears from the view, one that comes
 //! appears.
 
 mod draw;

@@ -11,7 +11,7 @@ use vmmc::{Moved, NodeInfo, Session};
 use vmmc_host::channel::listening_nodes;
 use vmmc_host::control::{ImportInfo, PeerInfo, ProcessInfo};
 
-/// One look at all nodes.
+/// One sample of all nodes.
 #[derive(Default)]
 pub(super) struct View {
     pub(super) nodes: Vec<NodeView>,
@@ -66,7 +66,7 @@ impl NodeView {
     }
 }
 
-/// Looks at nodes again and again.
+/// Samples nodes again and again.
 pub(super) struct Sampler {
     only: Option<String>,
     sessions: HashMap<String, Session>,
@@ -78,7 +78,7 @@ impl Sampler {
         Sampler { only, sessions: HashMap::new(), last: HashMap::new() }
     }
 
-    /// Looks at all nodes.
+    /// Samples all nodes.
     pub(super) fn sample(&mut self) -> Result<View, Failure> {
         let uid = rustix::process::geteuid().as_raw();
         let names: Vec<String> = match &self.only {
@@ -108,7 +108,7 @@ impl Sampler {
             }
         };
         let mut info = session.node_info(true)?;
-        // We are attached too while we look, and have neither exports nor imports.
+        // We are attached too while we sample, and have neither exports nor imports.
         info.processes.retain(|process| process.pid != std::process::id());
         let now = Instant::now();
         let last = self.last.insert(name.to_string(), (now, info.clone()));
@@ -139,7 +139,7 @@ impl Sampler {
 }
 
 /// Names under which a user finds a node: its own, and those of root, as for every session. One
-/// that does not serve this user disappears when it is looked at.
+/// that does not serve this user disappears when it is sampled.
 fn names(listening: Vec<(u32, String)>, uid: u32) -> Vec<String> {
     let usable = listening.into_iter().filter(|(owner, _)| *owner == uid || *owner == 0);
     let mut names: Vec<String> = usable.map(|(_, name)| name).collect();

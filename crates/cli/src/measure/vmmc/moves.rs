@@ -37,7 +37,7 @@ fn slot(piece: u64) -> u64 {
     HEAD_BYTES + piece % PIECES * PIECE_BYTES
 }
 
-/// Plays one half; `progress` is told the bytes so far now and then.
+/// Plays one half; `progress` receives the bytes so far now and then.
 pub(super) fn play(attached: &Attached, order: &Move, progress: impl FnMut(u64)) -> Result<Moved, TaskError> {
     let ring = HEAD_BYTES + PIECES * PIECE_BYTES;
     let owns_ring = (order.role == Role::Follow) == (order.by == MoveBy::Send);

@@ -45,7 +45,7 @@ pub(super) fn measure(attached: &Attached, task: &Task, when: RedirectWhen) -> R
 /// From the first call until the node has the last one of a row; or until it has given them all up.
 /// Nothing is sent.
 pub(super) fn post(attached: &Attached, task: &Task, withdraw: bool) -> Result<Option<Sample>, TaskError> {
-    // Whoever receives posts; the other one only says when it is over.
+    // The receiver posts; the other one only says when it is over.
     if task.role == Role::Follow {
         return super::once::one_sided(attached, task, |_| unreachable!("it is the lead's")).map(|_| None);
     }

@@ -1,5 +1,5 @@
 //! What windows alone do: one mapping, memory that the region gets when it is needed, system calls
-//! that wait, and an end that wakes who waits.
+//! that wait, and an end that wakes the waiting threads.
 //!
 //! Invariant: a machine without windows skips each of these, and says why.
 

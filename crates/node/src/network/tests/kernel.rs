@@ -54,7 +54,6 @@ pub(super) struct Kernel {
     pub(super) queue: Result<(usize, usize), Errno>,
     pub(super) segments: bool,
     pub(super) binds: Result<(), Errno>,
-    pub(super) connects: Result<(), Errno>,
     /// Addresses of all sockets, those included that are closed.
     pub(super) sockets: Vec<SocketAddr>,
     pub(super) ways_asked: usize,
@@ -70,7 +69,6 @@ thread_local! {
         queue: Ok((0, 100)),
         segments: true,
         binds: Ok(()),
-        connects: Ok(()),
         sockets: Vec::new(),
         ways_asked: 0,
     }) };
@@ -118,22 +116,20 @@ fn number(bytes: &[u8]) -> u32 {
 pub(super) struct FakePort {
     number: usize,
     local: SocketAddr,
-    peer: Option<SocketAddr>,
     fd: OwnedFd,
 }
 
 impl FakePort {
-    fn open(local: SocketAddr, peer: Option<SocketAddr>) -> FakePort {
+    fn open(local: SocketAddr) -> FakePort {
         let number = kernel(|kernel| {
             kernel.sockets.push(local);
             kernel.coming.push(VecDeque::new());
             kernel.sockets.len() - 1
         });
-        FakePort { number, local, peer, fd: eventfd(0, EventfdFlags::CLOEXEC).unwrap() }
+        FakePort { number, local, fd: eventfd(0, EventfdFlags::CLOEXEC).unwrap() }
     }
 
     fn take(&self, to: SocketAddr, how: How, datagrams: Vec<Vec<u8>>) -> io::Result<()> {
-        assert!(self.peer.is_none_or(|peer| peer == to), "a connected socket sends to its peer only");
         assert_eq!(self.local.is_ipv4(), to.is_ipv4(), "a socket of another family");
         kernel(|kernel| {
             kernel.sends.push(datagrams.len());
@@ -161,20 +157,11 @@ impl Port for FakePort {
 
     fn bind(address: SocketAddr, _: usize) -> io::Result<FakePort> {
         kernel(|kernel| kernel.binds)?;
-        Ok(FakePort::open(address, None))
-    }
-
-    fn connected(&self, peer: SocketAddr, _: usize) -> io::Result<FakePort> {
-        kernel(|kernel| kernel.connects)?;
-        Ok(FakePort::open(self.local, Some(peer)))
+        Ok(FakePort::open(address))
     }
 
     fn local_addr(&self) -> SocketAddr {
         self.local
-    }
-
-    fn is_connected(&self) -> bool {
-        self.peer.is_some()
     }
 
     fn sends_segments(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Closing that waits, seen from whoever drops.
+//! Closing that waits, seen from the thread that drops.
 
 use super::*;
 use crate::testing::{as_user, can_be_others, connection};

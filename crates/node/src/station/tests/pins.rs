@@ -258,7 +258,7 @@ fn one_page_at_many_addresses_takes_no_table_for_each() {
     // What lies in tables that are there needs none.
     let beside = PinRun { pages: run(7, 1), region: page.id, at: 0 };
     assert_eq!(evil.call(call(vec![beside])), Ok(Answer::Done));
-    // Whoever has the pages may have the tables.
+    // A process that has the pages may have the tables.
     let more = evil.register(3_000 * PAGE);
     let pin = (0..2_000).map(|i| PinRun { pages: run((allowed + i) * 512, 1), region: more.id, at: i as u32 });
     assert_eq!(evil.call(call(pin.collect())), Ok(Answer::Done));

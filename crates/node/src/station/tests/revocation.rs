@@ -11,7 +11,7 @@ use vmmc_nic::Rights;
 
 const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
-/// A gate for those who look at none.
+/// A gate for callers that check none.
 static GATE: AtomicU64 = AtomicU64::new(0);
 
 #[test]

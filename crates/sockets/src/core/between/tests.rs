@@ -160,7 +160,7 @@ fn a_receive_does_not_keep_its_own_end_from_the_ring_that_it_requests() {
 
 #[test]
 fn who_asks_the_kernel_while_another_thread_follows_the_end_into_it_finds_no_death() {
-    // Libraries of an earlier release do not announce an end that the kernel's socket tells of.
+    // Libraries of an earlier release do not announce an end that the kernel's socket reports.
     for announces in [true, false] {
         let (core, slot) = end();
         let words = &slot.words().directions[0];

@@ -6,8 +6,8 @@
 //! script is over everything arrives, or a reset does; nobody sleeps on the ring for what has come,
 //! nobody is in the kernel for what went by the ring, and no node waits for a bell that was not
 //! rung. An end that asks for what is in the ring by the kernel goes on as somebody who reads
-//! nothing else, or stays what it is; either gets every byte, unless whoever had some of them is
-//! killed over it.
+//! nothing else, or stays what it is; either gets every byte, unless the process that had some of
+//! them is killed over it.
 //!
 //! Invariant: as for the module above.
 
@@ -36,7 +36,7 @@ pub struct Totals {
     pub ring_bytes: u64,
     /// Changes of medium.
     pub changes: u64,
-    /// Receives that were in the kernel for longer than a look.
+    /// Receives that were in the kernel for longer than a poll.
     pub blocked: u64,
     /// Calls in the kernel that nobody had to think about.
     pub rests: u64,
@@ -112,7 +112,7 @@ pub fn run(seed: u64) -> Result<Totals, String> {
     Ok(world.totals)
 }
 
-/// What one node tells the other.
+/// What one node sends the other.
 enum Message {
     Update(Vec<u8>),
     Question,
@@ -427,7 +427,7 @@ impl World {
         Ok(())
     }
 
-    /// As a blocking call does: announce, look again, sleep.
+    /// As a blocking call does: announce, poll again, sleep.
     fn sleep(&mut self, e: usize) {
         let side = &mut self.sides[e];
         let on_ring = side.core.incoming().reads_ring() || side.core.waits_for_the_rest();
