@@ -21,6 +21,7 @@ mod layout;
 use crate::core::Core;
 use crate::error::{AccessError, ExportError, WaitError};
 use crate::export::{Export, ExportBuilder};
+use crate::notification::Watched;
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
     ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
@@ -33,8 +34,10 @@ pub use frame::Frame;
 use frame::Frames;
 use layout::{Call, Head, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::JoinHandle;
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
 use vmmc_nic::{Rights, Sender};
@@ -66,6 +69,8 @@ pub struct Endpoint {
     name: String,
     access: Access,
     shape: Shape,
+    /// The descriptor for event loops, for which senders notify.
+    watched: Option<Watched>,
     calls: Ring,
     board: Export,
     /// By their byte of the board.
@@ -107,6 +112,7 @@ pub struct EndpointBuilder {
     name: String,
     access: Access,
     shape: Shape,
+    notify: bool,
 }
 
 /// A message that has come.
@@ -116,6 +122,15 @@ pub struct Message {
     len: usize,
     payload: Option<Frame>,
     from: Sender,
+}
+
+/// Runs a handler for the messages of an endpoint; made by [`Endpoint::on_message`]. Dropping it
+/// ends the handler, after the call it is in, and the endpoint.
+#[must_use = "dropping it ends the handler and the endpoint"]
+pub struct MessageHandler {
+    core: Arc<Core>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Endpoint>>,
 }
 
 /// What one sender writes to.
@@ -138,7 +153,7 @@ struct Channel {
 impl EndpointBuilder {
     pub(crate) fn new(session: Session, name: &str) -> EndpointBuilder {
         let shape = Shape { frames: 0, frame_bytes: 0 };
-        EndpointBuilder { session, name: name.to_string(), access: Access::default(), shape }
+        EndpointBuilder { session, name: name.to_string(), access: Access::default(), shape, notify: false }
     }
 
     /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
@@ -154,25 +169,36 @@ impl EndpointBuilder {
         self
     }
 
+    /// Whether it has a descriptor for event loops, [`Endpoint::event_fd`]; default false. A sender
+    /// of another node then notifies with each message, which costs the owner some time.
+    pub fn notify(mut self, notify: bool) -> Self {
+        self.notify = notify;
+        self
+    }
+
     /// Makes the endpoint.
     ///
     /// # Errors
     /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
     pub fn create(self) -> Result<Endpoint, ExportError> {
-        let EndpointBuilder { session, name, access, shape } = self;
+        let EndpointBuilder { session, name, access, shape, notify } = self;
         let Shape { frames, frame_bytes } = shape;
         let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
         if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
             return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
         }
-        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).create()?;
-        let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).create()?;
+        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
+        let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
+        let watch = || session.core().watch(&[board.id(), calls.export().id()]);
+        let watched = notify.then(watch).transpose();
+        let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
         let all_polled_at = session.core().waiting.waiter.now();
         Ok(Endpoint {
             session,
             name,
             access,
             shape,
+            watched,
             calls,
             board,
             senders: Vec::new(),
@@ -272,8 +298,17 @@ impl Endpoint {
             return Ok(Some(message));
         }
         self.polls += 1;
-        if self.polls < BOARD_POLL_EVERY && !self.polled.is_empty() {
+        if self.polls < BOARD_POLL_EVERY && !self.polled.is_empty() && self.watched.is_none() {
             return Ok(None);
+        }
+        if let Some(watched) = &self.watched {
+            // From here on what comes makes the descriptor readable. Then all that has come before
+            // is looked for.
+            watched.clear();
+            while self.calls.export().take_notification().is_some() {}
+            while let Some(mark) = self.board.take_notification() {
+                self.poll_from_now(mark.offset as usize);
+            }
         }
         self.polls = 0;
         self.session.core().step();
@@ -281,7 +316,22 @@ impl Endpoint {
         self.poll_board();
         self.poll_all_now_and_then();
         self.reap();
+        if self.watched.is_some() {
+            self.set_all_quiet();
+        }
         Ok(self.poll_senders())
+    }
+
+    /// A descriptor for event loops (poll, epoll): readable when [`poll`](Self::poll) may have a
+    /// message, or a sender to let in, and for ever when the node has gone. When it is, poll until
+    /// there is nothing more. Only wait for it to be readable; do not read it.
+    ///
+    /// # Errors
+    /// [`WaitError::NotAllowed`]: the endpoint was not made for that; see
+    /// [`EndpointBuilder::notify`].
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
+        self.board.must_allow_notifications()?;
+        Ok(self.watched.as_ref().expect("it was made with the board").fd())
     }
 
     /// The next message; waits the session's timeout for it.
@@ -297,19 +347,68 @@ impl Endpoint {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<Message, WaitError> {
+        self.wait_unless(deadline, || false).map(|message| message.expect("nothing stops it"))
+    }
+
+    /// None: it was stopped, and somebody has kicked the session's waits.
+    fn wait_unless(&mut self, deadline: Deadline, stopped: impl Fn() -> bool) -> Result<Option<Message>, WaitError> {
         let core = self.session.core().clone();
         let start = core.waiting.waiter.now();
         loop {
-            if let Some(message) = self.poll()? {
-                return Ok(message);
+            if stopped() {
+                return Ok(None);
             }
-            core.wait_word(deadline, || self.has_something().then_some(())).map_err(|end| {
+            if let Some(message) = self.poll()? {
+                return Ok(Some(message));
+            }
+            core.wait_word(deadline, || (stopped() || self.has_something()).then_some(())).map_err(|end| {
                 let what = format!("wait for a message to endpoint {:?}", self.name);
                 core.wait_error(end, &what, core.waiting.waiter.now().since(start))
             })?;
             // Whatever was found: the next poll looks everywhere.
             self.polls = BOARD_POLL_EVERY;
         }
+    }
+
+    /// Runs a handler on a thread of its own for every message.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-on-message").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let (said, heard) = std::sync::mpsc::channel();
+    /// let endpoint = session.endpoint("orders").create()?;
+    /// let handler = endpoint.on_message(move |message| said.send(message.control().to_vec()).unwrap())?;
+    /// session.connect("orders").open()?.send(b"two, please", b"")?;
+    /// assert_eq!(heard.recv()?, b"two, please");
+    /// let endpoint = handler.stop().expect("the handler did not panic");
+    /// assert_eq!(endpoint.counts().messages, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WaitError::System`] when no thread can be had, [`WaitError::Forked`].
+    pub fn on_message(
+        mut self,
+        mut handler: impl FnMut(Message) + Send + 'static,
+    ) -> Result<MessageHandler, WaitError> {
+        let core = self.core().clone();
+        if core.is_forked() {
+            return Err(WaitError::Forked { parent: core.pid });
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            let stopped = || stopped.load(Ordering::Acquire);
+            while let Ok(Some(message)) = self.wait_unless(Deadline(Nanos::MAX), stopped) {
+                handler(message);
+            }
+            self
+        };
+        let thread = std::thread::Builder::new().name("vmmc-messages".into()).spawn(run);
+        let thread = thread
+            .map_err(|e| WaitError::System { what: "thread for a message handler".into(), why: e.to_string() })?;
+        Ok(MessageHandler { core, stop, thread: Some(thread) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -364,6 +463,13 @@ impl Endpoint {
         }
         self.sweep();
         None
+    }
+
+    /// No sender is polled one by one any more: each marks the board, and notifies.
+    fn set_all_quiet(&mut self) {
+        self.polled().for_each(|channel| channel.set_quiet(true));
+        let senders = &self.senders;
+        self.polled.retain(|at| senders[*at].as_ref().is_some_and(Channel::has_message));
     }
 
     /// Those that have sent nothing for long are not polled any more, and those that leave go.
@@ -489,6 +595,7 @@ impl Endpoint {
             shape,
             board: self.board.id().to_u64(),
             index: at as u64,
+            notify: self.watched.is_some(),
         };
         // Nobody is told: the sender waits for the name until its time is over.
         let Ok((export, region)) = self.channel(&welcome, number) else {
@@ -558,6 +665,42 @@ fn channel_name(endpoint: &str, number: u64) -> String {
 /// One process may have several connections.
 fn is_same_process(one: &Sender, other: &Sender) -> bool {
     (one.session, one.process) == (other.session, other.process)
+}
+
+impl MessageHandler {
+    /// Ends the handler, after the call it is in, and gives the endpoint back. `None`: the handler
+    /// has panicked, or this process was forked since.
+    pub fn stop(mut self) -> Option<Endpoint> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Endpoint> {
+        let thread = self.thread.take()?;
+        if self.core.is_forked() {
+            // The thread exists in the parent only; there is nothing to wait for.
+            std::mem::forget(thread);
+            return None;
+        }
+        self.stop.store(true, Ordering::Release);
+        self.core.kick();
+        if thread.thread().id() == std::thread::current().id() {
+            return None;
+        }
+        // A handler that panicked has said so on stderr already.
+        thread.join().ok()
+    }
+}
+
+impl Drop for MessageHandler {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for MessageHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageHandler").finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Endpoint {

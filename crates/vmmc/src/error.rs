@@ -225,6 +225,14 @@ pub enum ExportError {
         /// Bytes of each.
         bytes: u64,
     },
+    /// The kernel gave no descriptor for event loops.
+    #[error("endpoint {name:?}: {why}; raise the limit of descriptors (ulimit -n)")]
+    Descriptor {
+        /// Name of the endpoint.
+        name: String,
+        /// What failed.
+        why: String,
+    },
 }
 
 /// Why there is no connection to an endpoint.

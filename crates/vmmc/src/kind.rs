@@ -170,6 +170,7 @@ impl Kind for ExportError {
             ExportError::Memory { error, .. } => error.kind(),
             ExportError::Call { error, .. } => error.kind(),
             ExportError::Frames { .. } => ErrorKind::Invalid,
+            ExportError::Descriptor { .. } => ErrorKind::System,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::channel_name;
 use super::layout::{Call, GIVEN_BACK, Head, Image, QUIET, Shape, VERSION, WELCOME, Welcome, slot_end};
 use crate::append::AppendOptions;
 use crate::error::{ConnectError, MessageError, TransferError};
-use crate::import::Import;
+use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS, FRAME_BYTES_MAX,
     FULL_RETRY_MAX, FULL_RETRY_MIN,
@@ -35,6 +35,8 @@ pub struct Connection {
     /// Our byte of the board, and what it is.
     index: u64,
     mark: u8,
+    /// Whoever marks the board notifies.
+    notify: bool,
     /// Messages sent.
     sent: u64,
     /// Messages that the owner had taken when it was last asked.
@@ -104,7 +106,7 @@ impl ConnectionBuilder {
             .map(|bytes| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")))
             .map_err(|e| ConnectError::System { endpoint: endpoint.clone(), why: e.to_string() })?;
         let call = Call::Connect { version: VERSION, number };
-        let options = AppendOptions { timeout: Some(left()), ..AppendOptions::default() };
+        let options = AppendOptions { timeout: Some(left()), notify: true, ..AppendOptions::default() };
         calls.append(&call.to_bytes(), options).map_err(transfer)?;
 
         let both = Rights::READ | Rights::WRITE;
@@ -132,6 +134,7 @@ impl ConnectionBuilder {
             board,
             number,
             mark: 0,
+            notify: welcome.notify,
             sent: 0,
             taken: 0,
             used: 0,
@@ -252,7 +255,8 @@ impl Connection {
             }
         }
         self.mark = self.mark.wrapping_add(1);
-        self.board.send(self.index, &[self.mark])
+        let options = SendOptions { notify: self.notify.then_some(0), ..SendOptions::default() };
+        self.board.send_with(self.index, &[self.mark], options)
     }
 
     /// Room for a message, as far as is known here: the frame for its payload, if it has one.
@@ -303,7 +307,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // If there is no room for it, or no node, the owner learns it from its node.
         let call = Call::Leave { number: self.number };
-        let options = AppendOptions { timeout: Some(Duration::ZERO), ..AppendOptions::default() };
+        let options = AppendOptions { timeout: Some(Duration::ZERO), notify: true, ..AppendOptions::default() };
         let _ = self.calls.try_append(&call.to_bytes(), options);
     }
 }

@@ -73,15 +73,17 @@ pub(super) struct Welcome {
     pub(super) board: u64,
     /// Which byte of the board.
     pub(super) index: u64,
+    /// Whoever marks the board notifies.
+    pub(super) notify: bool,
 }
 
 impl Welcome {
-    pub(super) const BYTES: usize = 48;
+    pub(super) const BYTES: usize = 56;
 
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let Welcome { version, accepted, shape: Shape { frames, frame_bytes }, board, index } = self;
+        let Welcome { version, accepted, shape: Shape { frames, frame_bytes }, board, index, notify } = self;
         let mut bytes = [0; Self::BYTES];
-        let words = [version, accepted, frames, frame_bytes, board, index];
+        let words = [version, accepted, frames, frame_bytes, board, index, notify.into()];
         bytes.chunks_exact_mut(8).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
         bytes
     }
@@ -89,7 +91,7 @@ impl Welcome {
     pub(super) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Welcome {
         let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
         let shape = Shape { frames: word(2), frame_bytes: word(3) };
-        Welcome { version: word(0), accepted: word(1), shape, board: word(4), index: word(5) }
+        Welcome { version: word(0), accepted: word(1), shape, board: word(4), index: word(5), notify: word(6) != 0 }
     }
 }
 
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_ends_say_to_each_other_comes_out_as_it_went_in() {
-        let welcome = Welcome { version: 1, accepted: 1, shape: SHAPE, board: 7 << 32, index: 12 };
+        let welcome = Welcome { version: 1, accepted: 1, shape: SHAPE, board: 7 << 32, index: 12, notify: true };
         assert_eq!(Welcome::from_bytes(&welcome.to_bytes()), welcome);
         for call in [Call::Connect { version: 3, number: 4 }, Call::Leave { number: u64::MAX }] {
             assert_eq!(Call::from_bytes(&call.to_bytes()), Some(call));

@@ -1,6 +1,6 @@
 //! Endpoints: messages of many senders, with payloads in frames.
 
-use crate::nodes::{LONG, Nodes, SHORT, pattern};
+use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
 use std::time::Duration;
 use vmmc::{
     AppendOptions, ConnectError, Connection, Endpoint, ErrorKind, Kind, MessageError, Path, Rights, Session, WaitError,
@@ -230,6 +230,90 @@ pub(crate) fn what_cannot_be_is_an_error_that_says_what_to_do(nodes: &dyn Nodes)
     }
 }
 
+pub(crate) fn an_event_loop_hears_of_messages_and_senders(nodes: &dyn Nodes) {
+    let owner = nodes.attach(0);
+    let mut endpoint = owner.endpoint("inbox").notify(true).create().unwrap();
+    let sessions = [nodes.attach(0), nodes.attach(1)];
+    // A sender can only be let in when the loop has heard of it.
+    let mut senders: Vec<Connection> = sessions
+        .iter()
+        .map(|session| {
+            let node = nodes.name(0);
+            std::thread::scope(|scope| {
+                let opening = scope.spawn(move || session.connect("inbox").node(&node).wait(LONG).open());
+                while !opening.is_finished() {
+                    if is_readable(&endpoint, SHORT) {
+                        assert!(endpoint.poll().unwrap().is_none(), "nobody has sent anything");
+                    }
+                }
+                opening.join().unwrap().unwrap()
+            })
+        })
+        .collect();
+    for round in 0..50u64 {
+        for sender in &mut senders {
+            sender.send(&round.to_le_bytes(), b"").unwrap();
+            // The loop may be about to sleep, or has found nothing long ago.
+            if round % 7 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let message = loop {
+                assert!(is_readable(&endpoint, LONG), "round {round}: the loop never heard of it");
+                if let Some(message) = endpoint.poll().unwrap() {
+                    break message;
+                }
+            };
+            assert_eq!(message.control(), round.to_le_bytes());
+            assert!(endpoint.poll().unwrap().is_none());
+        }
+    }
+    assert!(!is_readable(&endpoint, SHORT), "readable with nothing to take");
+    assert!(owner.take_notification().is_none(), "those of an endpoint are for the endpoint");
+    // Another loop of the session is not robbed of what it waits for.
+    let export = owner.export(8).name("other").notify(true).create().unwrap();
+    let other = sessions[1].import("other").node(&nodes.name(0)).open().unwrap();
+    other.send_with(0, b"!", vmmc::SendOptions::notify()).unwrap();
+    other.flush().unwrap();
+    senders[0].send(b"both", b"").unwrap();
+    while endpoint.poll().unwrap().is_none() {
+        assert!(is_readable(&endpoint, LONG));
+    }
+    assert!(readable(owner.event_fd().unwrap(), LONG) && export.take_notification().is_some());
+    let plain = owner.endpoint("plain").create().unwrap();
+    let refused = plain.event_fd().unwrap_err();
+    assert!(matches!(refused, WaitError::NotAllowed { .. }), "{refused}");
+}
+
+fn is_readable(endpoint: &Endpoint, timeout: Duration) -> bool {
+    readable(endpoint.event_fd().unwrap(), timeout)
+}
+
+pub(crate) fn a_handler_gets_every_message_and_gives_the_endpoint_back(nodes: &dyn Nodes) {
+    const EACH: u64 = 200;
+    let Ends { endpoint, senders, .. } = ends(nodes);
+    let (said, heard) = std::sync::mpsc::channel();
+    let handler = endpoint
+        .on_message(move |message| {
+            let payload = message.payload().map(|frame| frame.to_vec());
+            // Nobody listens any more once the test has failed.
+            let _ = said.send((message.control().to_vec(), payload));
+        })
+        .unwrap();
+    for mut sender in senders {
+        for number in 0..EACH {
+            sender.send(&number.to_le_bytes(), &number.to_le_bytes()[..]).unwrap();
+        }
+        sender.flush().unwrap();
+        for number in 0..EACH {
+            let expected = (number.to_le_bytes().to_vec(), Some(number.to_le_bytes().to_vec()));
+            assert_eq!(heard.recv_timeout(LONG), Ok(expected));
+        }
+    }
+    let endpoint = handler.stop().expect("it did not panic");
+    assert_eq!(endpoint.counts().messages, 2 * EACH);
+    assert!(heard.recv().is_err(), "the handler is gone");
+}
+
 /// A sender that writes whatever it can, wherever it can, harms nobody else.
 pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
@@ -249,7 +333,7 @@ pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Node
             }
             let name = format!("inbox.{number:016x}");
             let channel = session.import(&name).node(&node).open().unwrap();
-            let mut welcome = [0; 48];
+            let mut welcome = [0; 56];
             channel.fetch(128, &mut welcome[..]).unwrap();
             let word = |at: usize| u64::from_le_bytes(welcome[at * 8..][..8].try_into().unwrap());
             assert_eq!((word(0), word(1)), (1, u64::from(version == 1)), "its version, and whether we are in");
