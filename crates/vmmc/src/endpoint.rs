@@ -21,12 +21,12 @@ mod layout;
 use crate::core::Core;
 use crate::error::{AccessError, ExportError, WaitError};
 use crate::export::{Export, ExportBuilder};
-use crate::notification::Watched;
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
     ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
     REAPED_AT_ONCE,
 };
+use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
 pub use connection::{Connection, ConnectionBuilder};

@@ -136,7 +136,9 @@ pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::{Buffer, BufferRange};
 pub use continuations::Continuations;
-pub use endpoint::{Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler};
+pub use endpoint::{
+    Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler,
+};
 pub use error::{
     AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
     PlaceError, RedirectError, TransferError, UnexportError, WaitError,

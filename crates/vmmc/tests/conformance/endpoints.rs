@@ -3,8 +3,8 @@
 use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
 use std::time::Duration;
 use vmmc::{
-    AppendOptions, ConnectError, Connection, Endpoint, ErrorKind, Kind, MessageError, Path, Rights, Session, WaitError,
-    WaitFor,
+    AppendOptions, ConnectError, Connection, Endpoint, ErrorKind, ExportId, Import, Kind, MessageError, Path, Rights,
+    Session, WaitError, WaitFor,
 };
 
 const FRAMES: u64 = 4;
@@ -91,6 +91,7 @@ pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: 
         let mut sent = 0u64;
         let full = loop {
             match sender.send_within(&sent.to_le_bytes(), b"", Duration::ZERO) {
+                Ok(()) if sent > 1_000 => panic!("it has written over what was not taken"),
                 Ok(()) => sent += 1,
                 Err(full) => break full,
             }
@@ -314,31 +315,59 @@ pub(crate) fn a_handler_gets_every_message_and_gives_the_endpoint_back(nodes: &d
     assert!(heard.recv().is_err(), "the handler is gone");
 }
 
+/// One that has connected by hand, as the library does it.
+struct Intruder {
+    number: u64,
+    calls: Import,
+    channel: Import,
+    /// If it is in.
+    board: Option<Import>,
+}
+
+fn intrude(nodes: &dyn Nodes, session: &Session, endpoint: &mut Endpoint, number: u64, version: u64) -> Intruder {
+    let node = nodes.name(0);
+    let calls = session.import("inbox").node(&node).rights(Rights::WRITE).open().unwrap();
+    let call: Vec<u8> = [1, version, number].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    calls.append(&call, AppendOptions::default()).unwrap();
+    let before = endpoint.counts();
+    while (endpoint.counts().accepted, endpoint.counts().refused) == (before.accepted, before.refused) {
+        endpoint.poll().unwrap();
+    }
+    let channel = session.import(&format!("inbox.{number:016x}")).node(&node).open().unwrap();
+    let mut welcome = [0; 56];
+    channel.fetch(128, &mut welcome[..]).unwrap();
+    let word = |at: usize| u64::from_le_bytes(welcome[at * 8..][..8].try_into().unwrap());
+    assert_eq!((word(0), word(1)), (1, u64::from(version == 1)), "its version, and whether we are in");
+    let board = || session.import_id(ExportId::from_u64(word(4))).node(&node).open().unwrap();
+    Intruder { number, calls, channel, board: (version == 1).then(board) }
+}
+
+pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
+    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, 1);
+    let (board, mut before) = (board.unwrap(), [0; 2048]);
+    for sender in &mut senders {
+        // Until nobody is polled but by the board.
+        (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
+        board.fetch(0, &mut before[..]).unwrap();
+        sender.send(b"marked", b"").unwrap();
+        sender.flush().unwrap();
+        board.send(0, &before[..]).unwrap();
+        board.flush().unwrap();
+        assert_eq!(endpoint.wait().unwrap().control(), b"marked");
+    }
+}
+
 /// A sender that writes whatever it can, wherever it can, harms nobody else.
 pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
     let mut rng = vmmc_utlb::Rng::new(11);
     for session in &sessions {
         for round in 0..40u64 {
-            // By hand, as the library does it.
-            let node = nodes.name(0);
-            let calls = session.import("inbox").node(&node).rights(Rights::WRITE).open().unwrap();
-            let number = rng.below(u64::MAX);
             let version = if round % 8 == 7 { 9 } else { 1 };
-            let call: Vec<u8> = [1, version, number].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-            calls.append(&call, AppendOptions::default()).unwrap();
-            let before = endpoint.counts();
-            while (endpoint.counts().accepted, endpoint.counts().refused) == (before.accepted, before.refused) {
-                endpoint.poll().unwrap();
-            }
-            let name = format!("inbox.{number:016x}");
-            let channel = session.import(&name).node(&node).open().unwrap();
-            let mut welcome = [0; 56];
-            channel.fetch(128, &mut welcome[..]).unwrap();
-            let word = |at: usize| u64::from_le_bytes(welcome[at * 8..][..8].try_into().unwrap());
-            assert_eq!((word(0), word(1)), (1, u64::from(version == 1)), "its version, and whether we are in");
-            if version == 1 {
-                let board = session.import_id(vmmc::ExportId::from_u64(word(4))).node(&node).open().unwrap();
+            let Intruder { number, calls, channel, board } =
+                intrude(nodes, session, &mut endpoint, rng.below(u64::MAX), version);
+            if let Some(board) = board {
                 let noise: Vec<u8> = (0..2048).map(|_| rng.below(256) as u8).collect();
                 board.send(0, &noise[..]).unwrap();
                 // A message whose head is wild, then all of its memory.
