@@ -129,6 +129,9 @@ pub const ENDPOINT_POLLED_MAX: usize = 64;
 pub const QUIET_AFTER_POLLS: u32 = 1 << 12;
 /// Polls of senders between two of the board, and of the ring of those that connect.
 pub const BOARD_POLL_EVERY: u32 = 8;
+/// Time for which a sender of another node takes it that its channel is polled after a mark: less
+/// than [`QUIET_AFTER_POLLS`] take. Marks of each message halve the rate of short ones.
+pub const MARK_AGAIN_AFTER: Duration = Duration::from_micros(10);
 /// Time after which all senders are polled, whatever the board says: a hostile one can write it.
 pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// Bytes of records of those that connect or leave, some thousand of them.

@@ -11,14 +11,14 @@ use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS, FRAME_BYTES_MAX,
-    FULL_RETRY_MAX, FULL_RETRY_MIN,
+    FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER,
 };
 use crate::session::Session;
 use crate::source::Source;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use vmmc_host::Deadline;
 use vmmc_host::control::RefusalCode;
+use vmmc_host::{Deadline, Nanos};
 use vmmc_nic::{ExportId, Rights};
 
 /// A way to an endpoint, for one thread at a time. Dropping it lets the endpoint take what was
@@ -35,6 +35,7 @@ pub struct Connection {
     /// Our byte of the board, and what it is.
     index: u64,
     mark: u8,
+    marked_at: Nanos,
     /// Whoever marks the board notifies.
     notify: bool,
     /// Messages sent.
@@ -134,6 +135,7 @@ impl ConnectionBuilder {
             board,
             number,
             mark: 0,
+            marked_at: Nanos::default(),
             notify: welcome.notify,
             sent: 0,
             taken: 0,
@@ -244,7 +246,8 @@ impl Connection {
     }
 
     /// Marks the board if the owner does not poll this channel. A mapped sender sees whether it
-    /// does; another one would wait for the answer.
+    /// does. Another one would wait for the answer: it takes the owner for one that polls a channel
+    /// for a moment after a mark. What it is wrong about the owner finds when it polls all senders.
     fn mark_board(&mut self) -> Result<(), TransferError> {
         if self.channel.as_ptr().is_some() {
             fence(Ordering::SeqCst);
@@ -253,6 +256,12 @@ impl Connection {
             if quiet == [0; 8] {
                 return Ok(());
             }
+        } else if !self.notify {
+            let now = self.session.core().waiting.waiter.now();
+            if now.since(self.marked_at) < MARK_AGAIN_AFTER {
+                return Ok(());
+            }
+            self.marked_at = now;
         }
         self.mark = self.mark.wrapping_add(1);
         let options = SendOptions { notify: self.notify.then_some(0), ..SendOptions::default() };
