@@ -378,7 +378,8 @@ impl Endpoint {
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// let (said, heard) = std::sync::mpsc::channel();
     /// let endpoint = session.endpoint("orders").create()?;
-    /// let handler = endpoint.on_message(move |message| said.send(message.control().to_vec()).unwrap())?;
+    /// let say = move |message: vmmc::Message| said.send(message.control().to_vec()).unwrap();
+    /// let handler = endpoint.on_message(say)?;
     /// session.connect("orders").open()?.send(b"two, please", b"")?;
     /// assert_eq!(heard.recv()?, b"two, please");
     /// let endpoint = handler.stop().expect("the handler did not panic");
@@ -477,7 +478,8 @@ impl Endpoint {
         let senders = &mut self.senders;
         self.polled.retain(|at| {
             let Some(channel) = &senders[*at] else { return false };
-            if channel.leaving && !channel.has_message() {
+            // Its last messages were there before it said that it leaves, and have been taken.
+            if channel.leaving {
                 senders[*at] = None;
                 return false;
             }
