@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 12;
+pub const CONTROL_VERSION: u32 = 13;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -164,6 +164,11 @@ pub enum Call {
         /// Bytes.
         len: u64,
     },
+    /// How many imports of an export of the process there are now. Answer: [`Answer::Importers`].
+    Importers {
+        /// The export.
+        export: u64,
+    },
     /// Round trip between the nodes. Answer: [`Answer::Pong`].
     Ping {
         /// Node name or `address:port`.
@@ -298,6 +303,11 @@ pub enum Answer {
     Imported(Grant),
     /// State of a redirection.
     Redirection(Redirection),
+    /// Imports of an export.
+    Importers {
+        /// How many, of processes of this node and of others.
+        count: u64,
+    },
     /// Round trip time.
     Pong {
         /// Nanoseconds from engine to engine and back.

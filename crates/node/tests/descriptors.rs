@@ -88,6 +88,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         | Answer::Exported { .. }
         | Answer::Unexported { .. }
         | Answer::Redirection(_)
+        | Answer::Importers { .. }
         | Answer::Pong { .. }
         | Answer::SessionNode { .. }
         | Answer::Info(_) => name("an answer", [], fds),

@@ -643,7 +643,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         _ => None,
     };
     let run = |noise: &mut Noise| PageRun { page: noise.number(), count: noise.next() as u32 % 40_000 };
-    match noise.below(22) {
+    match noise.below(23) {
         0 => Call::Attach { version: if noise.one_in(4) { noise.next() as u32 } else { CONTROL_VERSION } },
         1 | 2 => Call::RegisterRegion { len: len(noise) },
         3 => Call::ReleaseRegion { region: id(noise) as u32 },
@@ -695,6 +695,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         18 => Call::Ping { node: node(noise).unwrap_or_default(), timeout_ms: noise.next() % 3_000 },
         19 => Call::AddPeer { addresses: (0..noise.below(8)).filter_map(|_| node(noise)).collect() },
         20 => Call::Info { details: noise.one_in(2) },
+        21 => Call::Importers { export: id(noise) },
         _ => match noise.below(7) {
             0 => Call::Stop,
             1 => Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() },

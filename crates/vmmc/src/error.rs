@@ -5,6 +5,7 @@
 //! is an assertion.
 
 use crate::Rights;
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, FRAME_BYTES_MAX};
 use std::time::Duration;
 use thiserror::Error;
 use vmmc_host::adopt::AdoptError;
@@ -211,6 +212,138 @@ pub enum ExportError {
         name: String,
         /// Why.
         error: CallError,
+    },
+    /// There are no such frames.
+    #[error(
+        "endpoint {name:?}: {count} frames of {bytes} bytes for each sender; ask for up to {ENDPOINT_FRAMES_MAX}, of 8 to {FRAME_BYTES_MAX} bytes, a multiple of 8"
+    )]
+    Frames {
+        /// Name of the endpoint.
+        name: String,
+        /// How many were asked for.
+        count: u64,
+        /// Bytes of each.
+        bytes: u64,
+    },
+    /// The kernel gave no descriptor for event loops.
+    #[error("endpoint {name:?}: {why}; raise the limit of descriptors (ulimit -n)")]
+    Descriptor {
+        /// Name of the endpoint.
+        name: String,
+        /// What failed.
+        why: String,
+    },
+}
+
+/// Why there is no connection to an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// There is no such endpoint, or it cannot be reached or imported.
+    #[error("connect to endpoint {endpoint:?}: {error}")]
+    Import {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: ImportError,
+    },
+    /// What has this name is no endpoint, or it could not be asked.
+    #[error("connect to endpoint {endpoint:?}: {error}")]
+    Transfer {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: TransferError,
+    },
+    /// It has not answered.
+    #[error(
+        "connect to endpoint {endpoint:?}: nothing came within {after_ms} ms; its owner lets senders in while it polls or waits"
+    )]
+    TimedOut {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// How long, milliseconds.
+        after_ms: u64,
+    },
+    /// It has as many senders as it takes, or as it takes of one process.
+    #[error("connect to endpoint {endpoint:?}: it has no room for more senders of this process; drop a connection")]
+    Full {
+        /// Name of the endpoint.
+        endpoint: String,
+    },
+    /// Its owner uses another release.
+    #[error(
+        "connect to endpoint {endpoint:?}: it speaks version {theirs} and this library version {ours}; use one release at both ends"
+    )]
+    Version {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Its version.
+        theirs: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// The kernel gave no random number for the name of the connection.
+    #[error("connect to endpoint {endpoint:?}: {why}")]
+    System {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// What failed.
+        why: String,
+    },
+    /// Its owner is no library of ours.
+    #[error(
+        "connect to endpoint {endpoint:?}: what its owner says of it makes no sense ({what}); look at that program"
+    )]
+    Protocol {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// What it said.
+        what: String,
+    },
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MessageError {
+    /// The control message is too long.
+    #[error(
+        "message to endpoint {endpoint:?}: a control message of {len} bytes; up to {CONTROL_MESSAGE_BYTES_MAX} fit, the rest belongs into the payload"
+    )]
+    ControlTooLong {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Bytes.
+        len: u64,
+    },
+    /// The payload is longer than a frame.
+    #[error(
+        "message to endpoint {endpoint:?}: a payload of {len} bytes, and frames have {max}; send it in parts, or make the endpoint with larger frames"
+    )]
+    PayloadTooLong {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Bytes.
+        len: u64,
+        /// Bytes of a frame, 0 if there are none.
+        max: u64,
+    },
+    /// There was no room in time: the owner has not taken what was sent before.
+    #[error(
+        "message to endpoint {endpoint:?}: no room came within {after_ms} ms: its owner has not taken what was sent before; send again later"
+    )]
+    Full {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// How long, milliseconds.
+        after_ms: u64,
+    },
+    /// The connection has ended, or the node did not do it.
+    #[error("message to endpoint {endpoint:?}: {error}")]
+    Transfer {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: TransferError,
     },
 }
 

@@ -255,6 +255,20 @@ impl Export {
         })
     }
 
+    /// How many imports of it there are now, of processes of this node and of others: each import
+    /// that a process has made and not dropped counts. One whose process or node has died is gone
+    /// as soon as this node has noticed.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn importers(&self) -> Result<u64, CallError> {
+        let call = Call::Importers { export: self.id.to_u64() };
+        match self.core.call(call, &[], self.core.default_deadline())? {
+            (Answer::Importers { count }, _) => Ok(count),
+            _ => Err(self.core.wrong_answer("to a question for importers")),
+        }
+    }
+
     /// Ends the export. When this returns no further byte arrives from anybody who uses the
     /// library, and, if an importer had bound itself or was stopped in the middle of a transfer,
     /// the content has been moved onto other pages.

@@ -9,7 +9,7 @@ use crate::limits::{NOTIFICATIONS_EARLY_MAX, NOTIFICATIONS_MAX, NOTIFICATIONS_PE
 use crate::notification::Notification;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_host::abi::RawNotification;
 use vmmc_host::control::Access;
 use vmmc_nic::{ExportId, ImportId, ProcessId, Sender};
@@ -81,6 +81,8 @@ struct Queue {
     blocked: bool,
     /// Handlers that take this export's notifications and no others.
     handlers: usize,
+    /// Of the one who watches it: readable from an arrival on, until he reads it.
+    event: Option<Arc<OwnedFd>>,
 }
 
 /// What became of notifications.
@@ -96,7 +98,7 @@ impl Hub {
     /// An export begins; takes what came for it before we knew it.
     pub(crate) fn open(&self, export: u64, allows: Allows) {
         let mut state = self.lock();
-        let queue = Queue { allows, waiting: VecDeque::new(), blocked: false, handlers: 0 };
+        let queue = Queue { allows, waiting: VecDeque::new(), blocked: false, handlers: 0, event: None };
         state.exports.insert(export, queue);
         let (mine, others) = std::mem::take(&mut state.early).into_iter().partition(|(_, n)| n.export == export);
         state.early = others;
@@ -178,12 +180,32 @@ impl Hub {
         state.signal_if_queued();
     }
 
+    /// From now on `event` is readable when something has come for this export, whose notifications
+    /// are for the one who reads it alone.
+    pub(crate) fn watch(&self, export: u64, event: Arc<OwnedFd>) {
+        let mut state = self.lock();
+        let Some(queue) = state.exports.get_mut(&export) else { return };
+        queue.handlers += 1;
+        queue.event = Some(event);
+        queue.signal();
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         self.lock().counts
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no panic while the lock is held")
+    }
+}
+
+impl Queue {
+    /// Tells the one who watches it, if something waits.
+    fn signal(&self) {
+        if let (false, Some(event)) = (self.waiting.is_empty(), &self.event) {
+            // It fails for a counter that is full, which is readable.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -230,8 +252,12 @@ impl State {
         }
         self.arrivals += 1;
         queue.waiting.push_back((self.arrivals, notification));
+        queue.signal();
+        let watched = queue.event.is_some();
         self.order.insert(self.arrivals, notification.export);
-        self.signal();
+        if !watched {
+            self.signal();
+        }
     }
 
     fn signal(&mut self) {
@@ -356,6 +382,33 @@ mod tests {
         come();
         hub.close(1);
         assert!(!readable());
+    }
+
+    #[test]
+    fn whoever_watches_an_export_is_woken_for_it_alone() {
+        use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+        let hub = Hub::default();
+        let make = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (all, watched) = (make(), make());
+        let readable = |event: &OwnedFd| {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+        };
+        hub.open(1, anybody());
+        hub.open(2, anybody());
+        hub.deliver(Notifier::Node, note(1, 10));
+        hub.watch(1, watched.clone());
+        assert!(readable(&watched), "one has come before");
+        rustix::io::read(&watched, &mut [0; 8]).unwrap();
+        assert!(hub.take(Taker::Any).is_none() && hub.take(Taker::Export(1)).is_some());
+        hub.set_event(all.try_clone().unwrap());
+        hub.deliver(Notifier::Node, note(2, 20));
+        assert!(readable(&all) && !readable(&watched));
+        assert!(hub.take(Taker::Any).is_some() && !readable(&all));
+        hub.deliver(Notifier::Node, note(1, 30));
+        assert!(readable(&watched) && !readable(&all));
+        assert!(hub.take(Taker::Any).is_none() && readable(&watched), "another loop takes nothing of it");
+        assert_eq!(hub.take(Taker::Export(1)).unwrap().offset, 30);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! Invariant: a number is given to one kind for ever; new kinds get new numbers.
 
 use crate::error::{
-    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
-    TransferError, UnexportError, WaitError,
+    AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
+    PlaceError, RedirectError, TransferError, UnexportError, WaitError,
 };
 use vmmc_host::RegionError;
 use vmmc_host::adopt::AdoptError;
@@ -169,6 +169,31 @@ impl Kind for ExportError {
         match self {
             ExportError::Memory { error, .. } => error.kind(),
             ExportError::Call { error, .. } => error.kind(),
+            ExportError::Frames { .. } => ErrorKind::Invalid,
+            ExportError::Descriptor { .. } => ErrorKind::System,
+        }
+    }
+}
+
+impl Kind for ConnectError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            ConnectError::Import { error, .. } => error.kind(),
+            ConnectError::Transfer { error, .. } => error.kind(),
+            ConnectError::TimedOut { .. } => ErrorKind::TimedOut,
+            ConnectError::Full { .. } => ErrorKind::Full,
+            ConnectError::Version { .. } | ConnectError::Protocol { .. } => ErrorKind::Version,
+            ConnectError::System { .. } => ErrorKind::System,
+        }
+    }
+}
+
+impl Kind for MessageError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            MessageError::ControlTooLong { .. } | MessageError::PayloadTooLong { .. } => ErrorKind::Invalid,
+            MessageError::Full { .. } => ErrorKind::Full,
+            MessageError::Transfer { error, .. } => error.kind(),
         }
     }
 }

@@ -70,6 +70,7 @@
 //! | wait for several things at once, descriptors among them | [`Session::wait_any`] |
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
+//! | take messages from many senders, with payloads and credit | [`Session::endpoint`], [`Session::connect`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | post thousands of receive buffers ahead | [`Export::post_redirect`] |
 //! | store without calls | [`Import::bind`] |
@@ -94,6 +95,7 @@ mod collector;
 mod continuations;
 mod control;
 mod core;
+mod endpoint;
 mod engine;
 mod error;
 mod explain;
@@ -134,9 +136,12 @@ pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::{Buffer, BufferRange};
 pub use continuations::Continuations;
+pub use endpoint::{
+    Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler,
+};
 pub use error::{
-    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
-    TransferError, UnexportError, WaitError,
+    AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
+    PlaceError, RedirectError, TransferError, UnexportError, WaitError,
 };
 pub use explain::{Explanation, Path};
 pub use export::{Export, ExportBuilder, Revocation};

@@ -111,3 +111,35 @@ pub const SHARED_LANE: u32 = LANES as u32 - 1;
 pub const STEPPED_SLICE: Duration = Duration::from_millis(100);
 /// How long a dropped import may wait for its posted sends to arrive.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
+
+/// Bytes of a control message: with its head and number it takes three cache lines.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 128;
+/// Messages of one sender that wait in an endpoint. A sender whose node is another one asks how
+/// many were taken once for each half of them.
+pub const ENDPOINT_SLOTS: u64 = 64;
+/// Frames of one sender: a word has a bit for each.
+pub const ENDPOINT_FRAMES_MAX: u64 = 64;
+/// Bytes of a frame.
+pub const FRAME_BYTES_MAX: u64 = 64 << 10;
+/// Senders of an endpoint: each takes an export of its process, which may have twice as many.
+pub const ENDPOINT_SENDERS_MAX: usize = vmmc_host::limits::EXPORTS_PER_PROCESS_MAX / 2;
+/// Senders that an endpoint polls one by one: a line each. The others mark a byte when they send.
+pub const ENDPOINT_POLLED_MAX: usize = 64;
+/// Polls that find nothing of a sender, after which it is not polled any more: some 100 us.
+pub const QUIET_AFTER_POLLS: u32 = 1 << 12;
+/// Polls of senders between two of the board, and of the ring of those that connect.
+pub const BOARD_POLL_EVERY: u32 = 8;
+/// Time for which a sender of another node takes it that its channel is polled after a mark: less
+/// than [`QUIET_AFTER_POLLS`] take. Marks of each message halve the rate of short ones.
+pub const MARK_AGAIN_AFTER: Duration = Duration::from_micros(10);
+/// Time after which all senders are polled, whatever the board says: a hostile one can write it.
+pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
+/// Bytes of records of those that connect or leave, some thousand of them.
+pub const ENDPOINT_CALLS_BYTES: u64 = 64 << 10;
+/// Senders that were refused and have not read so yet: each is an export. Older ones learn it when
+/// their time is over.
+pub const ENDPOINT_REFUSALS_MAX: usize = 16;
+/// Time between two rounds in which an endpoint asks its node which senders have died.
+pub const REAP_EVERY: Duration = Duration::from_secs(1);
+/// Senders that it asks for in a round: some 10 us each.
+pub const REAPED_AT_ONCE: usize = 16;

@@ -7,6 +7,7 @@ use crate::core::{Core, End};
 use crate::error::{WaitError, millis};
 use crate::hub::Taker;
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -50,6 +51,13 @@ pub(crate) struct EventLoop {
     epoll: OnceLock<OwnedFd>,
     /// Wakers are told that somebody sleeps.
     armed: Mutex<bool>,
+}
+
+/// The descriptors of one who watches some exports.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    all: OwnedFd,
+    queue: Arc<OwnedFd>,
 }
 
 impl Core {
@@ -117,24 +125,42 @@ impl Core {
         if let Some(fd) = self.event_loop.epoll.get() {
             return Ok(fd.as_fd());
         }
-        let fd = self
-            .make_event_fd()
-            .map_err(|errno| WaitError::System { what: "descriptor for event loops".into(), why: errno.to_string() })?;
+        let fd = self.make_event_fd().map_err(no_descriptor)?;
         let fd = self.event_loop.epoll.get_or_init(|| fd);
         self.arm();
         self.collect();
         Ok(fd.as_fd())
     }
 
-    fn make_event_fd(&self) -> Result<OwnedFd, rustix::io::Errno> {
+    fn make_event_fd(&self) -> Result<OwnedFd, Errno> {
         let queue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let (readable, hung_up) = (epoll::EventFlags::IN, epoll::EventFlags::RDHUP);
-        epoll::add(&all, &queue, epoll::EventData::new_u64(0), readable)?;
-        epoll::add(&all, self.waiting.wake.as_fd(), epoll::EventData::new_u64(1), readable)?;
-        epoll::add(&all, &self.events_end, epoll::EventData::new_u64(2), hung_up)?;
+        let all = self.event_set(&queue)?;
         self.hub.set_event(queue);
         Ok(all)
+    }
+
+    /// Readable when one of these is: an event of a queue, the process's wake-up, and the socket of
+    /// events, when it has hung up.
+    fn event_set(&self, queue: &OwnedFd) -> Result<OwnedFd, Errno> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (readable, hung_up) = (epoll::EventFlags::IN, epoll::EventFlags::RDHUP);
+        epoll::add(&all, queue, epoll::EventData::new_u64(0), readable)?;
+        epoll::add(&all, self.waiting.wake.as_fd(), epoll::EventData::new_u64(1), readable)?;
+        epoll::add(&all, &self.events_end, epoll::EventData::new_u64(2), hung_up)?;
+        Ok(all)
+    }
+
+    /// The descriptors of one who watches these exports, whose notifications are for it alone.
+    pub(crate) fn watch(&self, exports: &[ExportId]) -> Result<Watched, WaitError> {
+        // Whoever takes nothing arms the loop, once there is this one.
+        self.event_fd()?;
+        let make = || {
+            let queue = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            Ok(Watched { all: self.event_set(&queue)?, queue })
+        };
+        let watched: Watched = make().map_err(no_descriptor)?;
+        exports.iter().for_each(|export| self.hub.watch(export.to_u64(), watched.queue.clone()));
+        Ok(watched)
     }
 
     /// Starts a thread that runs a handler for every notification of a taker.
@@ -163,6 +189,23 @@ impl Core {
             WaitError::System { what: "thread for a notification handler".into(), why: e.to_string() }
         })?;
         Ok(HandlerGuard { core: self.clone(), taker, stop, thread: Some(thread) })
+    }
+}
+
+fn no_descriptor(errno: Errno) -> WaitError {
+    WaitError::System { what: "descriptor for event loops".into(), why: errno.to_string() }
+}
+
+impl Watched {
+    /// What has come from now on makes it readable again.
+    pub(crate) fn clear(&self) {
+        // It fails when nothing has come.
+        let _ = rustix::io::read(&self.queue, &mut [0u8; 8]);
+    }
+
+    /// Readable when something may have come.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
     }
 }
 

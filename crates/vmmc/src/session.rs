@@ -6,6 +6,7 @@
 use crate::attach;
 use crate::buffer::Buffer;
 use crate::core::Core;
+use crate::endpoint::{ConnectionBuilder, EndpointBuilder};
 use crate::error::{AttachError, BufferError, CallError, PlaceError, WaitError};
 use crate::export::ExportBuilder;
 use crate::hub::Taker;
@@ -380,6 +381,16 @@ impl Session {
     /// append.
     pub fn ring(&self, bytes: u64) -> RingBuilder {
         RingBuilder::new(self.export(Ring::export_bytes(bytes)))
+    }
+
+    /// An endpoint of this name, to which others connect and send messages.
+    pub fn endpoint(&self, name: &str) -> EndpointBuilder {
+        EndpointBuilder::new(self.clone(), name)
+    }
+
+    /// Connects to the endpoint of this name.
+    pub fn connect(&self, endpoint: &str) -> ConnectionBuilder {
+        ConnectionBuilder::new(self.clone(), endpoint)
     }
 
     /// Imports by name.

@@ -6,6 +6,7 @@
 //! the session does (`waiting.rs`).
 
 use crate::core::{Core, End};
+use crate::endpoint::Endpoint;
 use crate::error::WaitError;
 use crate::export::Export;
 use crate::hub::Taker;
@@ -43,6 +44,9 @@ pub enum WaitFor<'a> {
     },
     /// A ring has a record: then [`Ring::take`] has it.
     Record(&'a Ring),
+    /// An endpoint has a message, or a sender that asks to be let in: then [`Endpoint::poll`] takes
+    /// it, or lets it in.
+    Message(&'a Endpoint),
     /// A descriptor is readable, has hung up, or is in error, as poll has it.
     Readable(BorrowedFd<'a>),
     /// A descriptor is writable, has hung up, or is in error.
@@ -133,6 +137,7 @@ fn check(core: &Core, what: &[WaitFor<'_>]) -> Result<(), WaitError> {
             }
             WaitFor::Record(ring) => same(ring.export().core()),
             WaitFor::Redirection(redirection) => same(redirection.core()),
+            WaitFor::Message(endpoint) => same(endpoint.core()),
             WaitFor::Transfer(transfer) => transfer.is_of(std::ptr::from_ref(core).cast()),
             WaitFor::Notification | WaitFor::Readable(_) | WaitFor::Writable(_) => true,
         };
@@ -148,7 +153,8 @@ impl Core {
         let (places, fds): (Vec<usize>, Vec<PollFd<'_>>) =
             (0..).zip(&*what).filter_map(|(place, one)| Some((place, one.descriptor()?))).unzip();
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));
-        let words = what.iter().any(|one| matches!(one, WaitFor::Word { .. } | WaitFor::Record(_)));
+        let words =
+            what.iter().any(|one| matches!(one, WaitFor::Word { .. } | WaitFor::Record(_) | WaitFor::Message(_)));
         loop {
             // What a transfer still has to post may wait for room: not while others rely on this
             // thread to sleep.
@@ -201,6 +207,7 @@ impl<'a> WaitFor<'a> {
                 export.word(*offset).is_ok_and(|word| ready(word.load(Ordering::Acquire)))
             }
             WaitFor::Record(ring) => ring.has_record(),
+            WaitFor::Message(endpoint) => endpoint.has_something(),
             WaitFor::Readable(_) | WaitFor::Writable(_) => false,
         }
     }
@@ -230,6 +237,7 @@ impl std::fmt::Debug for WaitFor<'_> {
             WaitFor::Redirection(_) => f.write_str("Redirection"),
             WaitFor::Word { export, offset, .. } => f.debug_tuple("Word").field(export).field(offset).finish(),
             WaitFor::Record(ring) => f.debug_tuple("Record").field(ring).finish(),
+            WaitFor::Message(endpoint) => f.debug_tuple("Message").field(endpoint).finish(),
             WaitFor::Readable(fd) => f.debug_tuple("Readable").field(fd).finish(),
             WaitFor::Writable(fd) => f.debug_tuple("Writable").field(fd).finish(),
         }

@@ -113,6 +113,13 @@ impl Engine {
         self.tables.exports.get(export.into())?.name.as_deref()
     }
 
+    /// How many imports of an export there are, of processes of this node and of others; none: the
+    /// process has no such export.
+    pub fn importers(&self, process: ProcessId, export: ExportId) -> Option<usize> {
+        let export = self.tables.exports.get(export.into()).filter(|export| export.owner == process)?;
+        Some(export.local_importers.len() + export.grants.len())
+    }
+
     /// All exports of this node.
     pub fn exports(&self) -> impl Iterator<Item = ExportInfo> + '_ {
         self.tables.exports.iter().map(|(key, export)| ExportInfo {

@@ -236,6 +236,7 @@ impl Station {
                 self.cancel_redirect(now, index, redirect_at(export, offset, cookie))
             }
             Call::Consume { export, offset, len } => self.consume(index, export, offset, len),
+            Call::Importers { export } => self.importers(index, export),
             Call::Ping { .. } => match self.ping(now, index, serial, call)? {
                 Some(answer) => Ok(answer),
                 None => return Ok(None),

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Access as HostAccess, Answer, Call, Refusal, RefusalCode};
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
-use vmmc_nic::{Access, ExportId, ExportSpec, ImportId, ProcessId, RegionId, RegionRef, Rights, Time};
+use vmmc_nic::{Access, ExportId, ExportSpec, ImportId, ProcessId, RegionId, RegionRef, Rights, Time, UnexportError};
 
 /// What the station knows of an export beyond the engine's tables.
 pub(super) struct ExportRecord {
@@ -223,6 +223,13 @@ impl Station {
         let deadline = now + REVOCATION_WAIT;
         self.revocations.add(index, number, Revocation { serial, gate: record.gate, importers, deadline });
         Ok(None)
+    }
+
+    pub(super) fn importers(&mut self, index: usize, export: u64) -> Result<Answer, Refusal> {
+        let (id, export) = (self.attached_process(index)?.id, ExportId::from_u64(export));
+        let count = self.engine.importers(id, export);
+        let count = count.ok_or_else(|| refusal::unexport(&UnexportError::NoSuchExport { export }))?;
+        Ok(Answer::Importers { count: count as u64 })
     }
 
     /// Polls revocations that wait, as many as a turn allows; returns whether one was answered.

@@ -6,6 +6,7 @@
 mod bindings;
 mod continuing;
 mod control;
+mod endpoints;
 mod errors;
 mod gathering;
 mod moving;
@@ -109,6 +110,16 @@ macro_rules! suite {
                 rings: no_record_overtakes_one_that_found_no_room,
                 rings: only_appends_go_to_rings_and_only_to_rings,
                 rings: a_ring_that_its_owner_damaged_says_so,
+                endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
+                endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
+                endpoints: a_sender_that_was_silent_for_long_is_heard,
+                endpoints: senders_come_and_go_and_leave_no_place_behind,
+                endpoints: a_sender_that_dies_leaves_no_place_behind,
+                endpoints: what_cannot_be_is_an_error_that_says_what_to_do,
+                endpoints: a_hostile_sender_is_cut_off_and_others_are_served,
+                endpoints: a_message_whose_mark_another_takes_off_the_board_is_heard,
+                endpoints: an_event_loop_hears_of_messages_and_senders,
+                endpoints: a_handler_gets_every_message_and_gives_the_endpoint_back,
                 redirections: thousands_are_posted_ahead_and_each_is_told,
                 redirections: what_posting_went_wrong_with_is_told_by_the_wait,
                 redirections: dropped_before_the_answer_they_leave_nothing_behind,

@@ -1,6 +1,8 @@
 //! Kinds of nodes, and what tests need of them.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -250,6 +252,12 @@ pub(crate) fn content(export: &Export) -> Vec<u8> {
     let mut bytes = vec![0; export.len() as usize];
     export.read(0, &mut bytes).expect("the whole export");
     bytes
+}
+
+/// Whether a descriptor becomes readable within this time.
+pub(crate) fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
 }
 
 /// Waits until something holds.

@@ -1,7 +1,6 @@
 //! Notifications, taken in all ways.
 
-use crate::nodes::{LONG, Nodes, Place, SHORT, eventually, join_with, pattern};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::nodes::{LONG, Nodes, Place, SHORT, eventually, join_with, pattern, readable};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use vmmc::{Pinned, Rights, SendOptions, WaitError};
@@ -146,10 +145,6 @@ pub(crate) fn an_event_loop_sees_them(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join_with(nodes, place, 4096, |e| e.notify(true));
         let fd = j.owner.event_fd().unwrap();
-        let readable = |timeout: Duration| {
-            let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-            poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
-        };
         while j.owner.take_notification().is_some() {}
         for i in 0..20 {
             j.import.send_with(i, b"!", SendOptions::notify()).unwrap();
@@ -161,13 +156,13 @@ pub(crate) fn an_event_loop_sees_them(nodes: &dyn Nodes) {
             let mut taken = None;
             let end = Instant::now() + LONG;
             while taken.is_none() && Instant::now() < end {
-                assert!(readable(LONG), "{place:?}: the descriptor never became readable");
+                assert!(readable(fd, LONG), "{place:?}: the descriptor never became readable");
                 taken = j.owner.take_notification();
             }
             assert_eq!(taken.map(|n| n.offset), Some(i), "{place:?}");
             assert_eq!(j.owner.take_notification(), None);
         }
-        assert!(!readable(SHORT), "{place:?}: readable with nothing to take");
+        assert!(!readable(fd, SHORT), "{place:?}: readable with nothing to take");
     }
 }
 

@@ -1,0 +1,713 @@
+//! Endpoints: where messages of many senders come in, each with a short control message and, if
+//! its sender likes, a payload.
+//!
+//! ```text
+//!  connect ── record ─────▶ ring of calls ── accept ──▶ a channel: slots, frames     one for each sender
+//!  send    ── payload ────▶ frame ┐
+//!          ── message ────▶ slot  ┘── poll ──▶ Message, its Frame ── drop ──▶ the frame is free again
+//!          ── mark, if the channel is quiet ──▶ board, a byte for each channel
+//! ```
+//!
+//! Invariants: a sender writes its own channel and nothing of others but hints on the board; what
+//! the board says, or fails to say, costs time and no message. A message is taken once, whole, and
+//! in the order of its sender; senders take turns. A sender never writes over what was not taken.
+//! Everything stands on exports, imports and sends, so the node takes no part within a machine.
+//! Source: [GMS §2] send ring, receive ring.
+
+mod connection;
+mod frame;
+mod layout;
+
+use crate::core::Core;
+use crate::error::{AccessError, ExportError, WaitError};
+use crate::export::{Export, ExportBuilder};
+use crate::limits::{
+    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
+    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
+    REAPED_AT_ONCE,
+};
+use crate::notification::Watched;
+use crate::ring::{Record, Ring};
+use crate::session::Session;
+pub use connection::{Connection, ConnectionBuilder};
+pub use frame::Frame;
+use frame::Frames;
+use layout::{Call, Head, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::JoinHandle;
+use vmmc_host::control::Access;
+use vmmc_host::{Deadline, Nanos, Region, RegionError};
+use vmmc_nic::{Rights, Sender};
+
+/// Where messages of many senders come in. Dropping it ends all its connections.
+///
+/// ```
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-endpoint").key(KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// let mut endpoint = session.endpoint("orders").frames(4, 4096).create()?;
+/// std::thread::scope(|scope| {
+///     // Usually in another process; `.node("beta")` for another node.
+///     scope.spawn(|| {
+///         let mut orders = session.connect("orders").open().expect("it is there");
+///         orders.send(b"two, please", b"and a long letter").expect("there is room");
+///     });
+///     let message = endpoint.wait()?;
+///     assert_eq!(message.control(), b"two, please");
+///     assert_eq!(message.payload().expect("it has one").to_vec(), b"and a long letter");
+///     Ok::<(), vmmc::WaitError>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: [GMS §2].
+pub struct Endpoint {
+    session: Session,
+    name: String,
+    access: Access,
+    shape: Shape,
+    /// The descriptor for event loops, for which senders notify.
+    watched: Option<Watched>,
+    calls: Ring,
+    board: Export,
+    /// By their byte of the board.
+    senders: Vec<Option<Channel>>,
+    /// What each word of the board was when it was polled last.
+    marks: Vec<u64>,
+    /// Senders that are polled one by one.
+    polled: Vec<usize>,
+    /// Who of them is first in turn.
+    turn: usize,
+    /// Polls since the board was polled.
+    polls: u32,
+    all_polled_at: Nanos,
+    reaped_at: Nanos,
+    /// The sender that is next to be asked for.
+    reap_next: usize,
+    /// Channels of senders that were refused, until they have read so.
+    refused: VecDeque<Export>,
+    counts: EndpointCounts,
+}
+
+/// What became of messages and senders of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// Messages taken.
+    pub messages: u64,
+    /// Senders that were let in.
+    pub accepted: u64,
+    /// Senders that found no room, or speak another version.
+    pub refused: u64,
+    /// Senders that were cut off, for what they wrote was no message.
+    pub misbehaved: u64,
+}
+
+/// Choices for an endpoint; made by [`Session::endpoint`](crate::Session::endpoint).
+#[must_use = "there is no endpoint before `create`"]
+pub struct EndpointBuilder {
+    session: Session,
+    name: String,
+    access: Access,
+    shape: Shape,
+    notify: bool,
+}
+
+/// A message that has come.
+#[derive(Debug)]
+pub struct Message {
+    control: [u8; CONTROL_MESSAGE_BYTES_MAX],
+    len: usize,
+    payload: Option<Frame>,
+    from: Sender,
+}
+
+/// Runs a handler for the messages of an endpoint; made by [`Endpoint::on_message`]. Dropping it
+/// ends the handler, after the call it is in, and the endpoint.
+#[must_use = "dropping it ends the handler and the endpoint"]
+pub struct MessageHandler {
+    core: Arc<Core>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Endpoint>>,
+}
+
+/// What one sender writes to.
+struct Channel {
+    export: Export,
+    region: Region,
+    frames: Arc<Frames>,
+    from: Sender,
+    /// What its export's name ends in.
+    number: u64,
+    taken: u64,
+    /// Polls that found nothing since something was found.
+    empty: u32,
+    /// Its sender has no more to send.
+    leaving: bool,
+    /// Its sender has imported it.
+    imported: bool,
+}
+
+impl EndpointBuilder {
+    pub(crate) fn new(session: Session, name: &str) -> EndpointBuilder {
+        let shape = Shape { frames: 0, frame_bytes: 0 };
+        EndpointBuilder { session, name: name.to_string(), access: Access::default(), shape, notify: false }
+    }
+
+    /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
+    /// to 64 KiB. Default none. Each sender costs their memory.
+    pub fn frames(mut self, count: u64, bytes: u64) -> Self {
+        self.shape = Shape { frames: count, frame_bytes: bytes };
+        self
+    }
+
+    /// Who may connect; default processes of the same user.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Whether it has a descriptor for event loops, [`Endpoint::event_fd`]; default false. A sender
+    /// of another node then notifies with each message, which costs the owner some time.
+    pub fn notify(mut self, notify: bool) -> Self {
+        self.notify = notify;
+        self
+    }
+
+    /// Makes the endpoint.
+    ///
+    /// # Errors
+    /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
+    pub fn create(self) -> Result<Endpoint, ExportError> {
+        let EndpointBuilder { session, name, access, shape, notify } = self;
+        let Shape { frames, frame_bytes } = shape;
+        let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
+        if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
+            return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
+        }
+        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
+        let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
+        let watch = || session.core().watch(&[board.id(), calls.export().id()]);
+        let watched = notify.then(watch).transpose();
+        let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
+        let all_polled_at = session.core().waiting.waiter.now();
+        Ok(Endpoint {
+            session,
+            name,
+            access,
+            shape,
+            watched,
+            calls,
+            board,
+            senders: Vec::new(),
+            marks: Vec::new(),
+            polled: Vec::new(),
+            turn: 0,
+            polls: 0,
+            all_polled_at,
+            reaped_at: all_polled_at,
+            reap_next: 0,
+            refused: VecDeque::new(),
+            counts: EndpointCounts::default(),
+        })
+    }
+}
+
+impl Message {
+    /// The control message.
+    pub fn control(&self) -> &[u8] {
+        &self.control[..self.len]
+    }
+
+    /// The payload, if the sender gave one.
+    pub fn payload(&self) -> Option<&Frame> {
+        self.payload.as_ref()
+    }
+
+    /// Takes the payload out, which then is the caller's until it is dropped.
+    pub fn take_payload(&mut self) -> Option<Frame> {
+        self.payload.take()
+    }
+
+    /// Who sent it: the node vouches for session and process.
+    pub fn from(&self) -> Sender {
+        self.from
+    }
+}
+
+impl Channel {
+    /// Whether the next message is there.
+    #[inline]
+    fn has_message(&self) -> bool {
+        let number = self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel");
+        number.load(Ordering::Acquire) == self.taken + 1
+    }
+
+    /// Takes the next message, which is there. None: what is there is none.
+    fn take(&mut self, shape: Shape) -> Option<Message> {
+        let end = slot_end(self.taken);
+        let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
+        let head = Head::decode(head, shape)?;
+        let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
+        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
+        let payload = match head.payload {
+            Some((index, bytes)) => Some(Frames::take(&self.frames, index, bytes)?),
+            None => None,
+        };
+        self.taken += 1;
+        self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
+        Some(Message { control, len: head.control, payload, from: self.from })
+    }
+
+    /// Whether its sender is to mark the board.
+    fn set_quiet(&self, quiet: bool) {
+        // The sender stores a message, then loads this word. Here the word is stored, then messages
+        // are loaded. So one of the two sees the other.
+        self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Endpoint {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Senders that are connected now.
+    pub fn senders(&self) -> usize {
+        self.senders.iter().flatten().count()
+    }
+
+    /// What became of messages and senders so far.
+    pub fn counts(&self) -> EndpointCounts {
+        self.counts
+    }
+
+    /// The next message, if one is there: senders take turns. Steps an embedded node, and lets
+    /// senders in that have asked.
+    ///
+    /// # Errors
+    /// [`AccessError`]: this process was forked, or has written into what is the node's.
+    pub fn poll(&mut self) -> Result<Option<Message>, AccessError> {
+        // Not in the child of a fork, which would take the parent's.
+        self.board.word(0)?;
+        if let Some(message) = self.poll_senders() {
+            return Ok(Some(message));
+        }
+        self.polls += 1;
+        if self.polls < BOARD_POLL_EVERY && !self.polled.is_empty() && self.watched.is_none() {
+            return Ok(None);
+        }
+        if let Some(watched) = &self.watched {
+            // From here on what comes makes the descriptor readable. Then all that has come before
+            // is looked for.
+            watched.clear();
+            while self.calls.export().take_notification().is_some() {}
+            while let Some(mark) = self.board.take_notification() {
+                self.poll_from_now(mark.offset as usize);
+            }
+        }
+        self.polls = 0;
+        self.session.core().step();
+        self.accept()?;
+        self.poll_board();
+        self.poll_all_now_and_then();
+        self.reap();
+        if self.watched.is_some() {
+            self.set_all_quiet();
+        }
+        Ok(self.poll_senders())
+    }
+
+    /// A descriptor for event loops (poll, epoll): readable when [`poll`](Self::poll) may have a
+    /// message, or a sender to let in, and for ever when the node has gone. When it is, poll until
+    /// there is nothing more. Only wait for it to be readable; do not read it.
+    ///
+    /// # Errors
+    /// [`WaitError::NotAllowed`]: the endpoint was not made for that; see
+    /// [`EndpointBuilder::notify`].
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
+        self.board.must_allow_notifications()?;
+        Ok(self.watched.as_ref().expect("it was made with the board").fd())
+    }
+
+    /// The next message; waits the session's timeout for it.
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait(&mut self) -> Result<Message, WaitError> {
+        self.wait_by(self.session.core().default_deadline())
+    }
+
+    /// The next message; waits until the deadline for it.
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_by(&mut self, deadline: Deadline) -> Result<Message, WaitError> {
+        self.wait_unless(deadline, || false).map(|message| message.expect("nothing stops it"))
+    }
+
+    /// None: it was stopped, and somebody has kicked the session's waits.
+    fn wait_unless(&mut self, deadline: Deadline, stopped: impl Fn() -> bool) -> Result<Option<Message>, WaitError> {
+        let core = self.session.core().clone();
+        let start = core.waiting.waiter.now();
+        loop {
+            if stopped() {
+                return Ok(None);
+            }
+            if let Some(message) = self.poll()? {
+                return Ok(Some(message));
+            }
+            core.wait_word(deadline, || (stopped() || self.has_something()).then_some(())).map_err(|end| {
+                let what = format!("wait for a message to endpoint {:?}", self.name);
+                core.wait_error(end, &what, core.waiting.waiter.now().since(start))
+            })?;
+            // Whatever was found: the next poll looks everywhere.
+            self.polls = BOARD_POLL_EVERY;
+        }
+    }
+
+    /// Runs a handler on a thread of its own for every message.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-on-message").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let (said, heard) = std::sync::mpsc::channel();
+    /// let endpoint = session.endpoint("orders").create()?;
+    /// let say = move |message: vmmc::Message| said.send(message.control().to_vec()).unwrap();
+    /// let handler = endpoint.on_message(say)?;
+    /// session.connect("orders").open()?.send(b"two, please", b"")?;
+    /// assert_eq!(heard.recv()?, b"two, please");
+    /// let endpoint = handler.stop().expect("the handler did not panic");
+    /// assert_eq!(endpoint.counts().messages, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WaitError::System`] when no thread can be had, [`WaitError::Forked`].
+    pub fn on_message(
+        mut self,
+        mut handler: impl FnMut(Message) + Send + 'static,
+    ) -> Result<MessageHandler, WaitError> {
+        let core = self.core().clone();
+        if core.is_forked() {
+            return Err(WaitError::Forked { parent: core.pid });
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            let stopped = || stopped.load(Ordering::Acquire);
+            while let Ok(Some(message)) = self.wait_unless(Deadline(Nanos::MAX), stopped) {
+                handler(message);
+            }
+            self
+        };
+        let thread = std::thread::Builder::new().name("vmmc-messages".into()).spawn(run);
+        let thread = thread
+            .map_err(|e| WaitError::System { what: "thread for a message handler".into(), why: e.to_string() })?;
+        Ok(MessageHandler { core, stop, thread: Some(thread) })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.session.core()
+    }
+
+    /// Whether there is something to do, as far as memory tells.
+    pub(crate) fn has_something(&self) -> bool {
+        self.polled().any(Channel::has_message)
+            || self.calls.has_record()
+            || self.board_words().any(|(word, mark)| word != mark)
+            || self.is_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
+    }
+
+    fn polled(&self) -> impl Iterator<Item = &Channel> {
+        self.polled.iter().filter_map(|at| self.senders[*at].as_ref())
+    }
+
+    /// Each word of the board, and what it was.
+    fn board_words(&self) -> impl Iterator<Item = (u64, u64)> {
+        let words = self.marks.iter().zip(0u64..);
+        words.map(|(mark, at)| (self.board_word(at), *mark))
+    }
+
+    fn board_word(&self, at: u64) -> u64 {
+        self.board.word(at * 8).expect("the board has a byte for each sender").load(Ordering::Acquire)
+    }
+
+    fn is_time_for_all(&self) -> bool {
+        self.session.core().waiting.waiter.now().since(self.all_polled_at) >= BOARD_TRUSTED
+    }
+
+    fn poll_senders(&mut self) -> Option<Message> {
+        let count = self.polled.len();
+        for step in 0..count {
+            let turn = (self.turn + step) % count;
+            let at = self.polled[turn];
+            let Some(channel) = self.senders[at].as_mut() else { continue };
+            if !channel.has_message() {
+                channel.empty += 1;
+                continue;
+            }
+            channel.empty = 0;
+            self.turn = turn + 1;
+            let Some(message) = channel.take(self.shape) else {
+                self.counts.misbehaved += 1;
+                self.remove(at);
+                return None;
+            };
+            self.counts.messages += 1;
+            return Some(message);
+        }
+        self.sweep();
+        None
+    }
+
+    /// No sender is polled one by one any more: each marks the board, and notifies.
+    fn set_all_quiet(&mut self) {
+        self.polled().for_each(|channel| channel.set_quiet(true));
+        let senders = &self.senders;
+        self.polled.retain(|at| senders[*at].as_ref().is_some_and(Channel::has_message));
+    }
+
+    /// Those that have sent nothing for long are not polled any more, and those that leave go.
+    fn sweep(&mut self) {
+        let senders = &mut self.senders;
+        self.polled.retain(|at| {
+            let Some(channel) = &senders[*at] else { return false };
+            // Its last messages were there before it said that it leaves, and have been taken.
+            if channel.leaving {
+                senders[*at] = None;
+                return false;
+            }
+            if channel.empty < QUIET_AFTER_POLLS {
+                return true;
+            }
+            channel.set_quiet(true);
+            let stays = channel.has_message();
+            if stays {
+                channel.set_quiet(false);
+            }
+            stays
+        });
+    }
+
+    /// Polls a sender from now on.
+    fn poll_from_now(&mut self, at: usize) {
+        let Some(channel) = self.senders.get_mut(at).and_then(Option::as_mut) else { return };
+        if self.polled.contains(&at) {
+            return;
+        }
+        channel.empty = 0;
+        if self.polled.len() >= ENDPOINT_POLLED_MAX {
+            // In place of the one that has sent nothing for longest. What it sends from now on, or
+            // has just sent, shows on the board, or when all are polled.
+            let longest =
+                self.polled.iter().enumerate().max_by_key(|(_, at)| self.senders[**at].as_ref().map(|c| c.empty));
+            if let Some((place, _)) = longest {
+                let out = self.polled.swap_remove(place);
+                if let Some(channel) = &self.senders[out] {
+                    channel.set_quiet(true);
+                }
+            }
+        }
+        if let Some(channel) = &self.senders[at] {
+            channel.set_quiet(false);
+        }
+        self.polled.push(at);
+    }
+
+    fn poll_board(&mut self) {
+        for at in 0..self.marks.len() {
+            let (word, mark) = (self.board_word(at as u64), self.marks[at]);
+            if word == mark {
+                continue;
+            }
+            self.marks[at] = word;
+            for byte in 0..8 {
+                if (word ^ mark) >> (8 * byte) & 0xff != 0 {
+                    self.poll_from_now(8 * at + byte);
+                }
+            }
+        }
+    }
+
+    /// A hostile sender can take marks of others off the board.
+    fn poll_all_now_and_then(&mut self) {
+        if !self.is_time_for_all() {
+            return;
+        }
+        self.all_polled_at = self.session.core().waiting.waiter.now();
+        for at in 0..self.senders.len() {
+            if self.senders[at].as_ref().is_some_and(Channel::has_message) {
+                self.poll_from_now(at);
+            }
+        }
+    }
+
+    /// Forgets senders whose process has died: the node has ended their imports. Those that have
+    /// not imported their channel by the second time have died before, or have given up.
+    fn reap(&mut self) {
+        let now = self.session.core().waiting.waiter.now();
+        if self.senders.is_empty() || now.since(self.reaped_at) < REAP_EVERY {
+            return;
+        }
+        self.reaped_at = now;
+        for _ in 0..self.senders.len().min(REAPED_AT_ONCE) {
+            self.reap_next = (self.reap_next + 1) % self.senders.len();
+            let at = self.reap_next;
+            let Some(channel) = self.senders[at].as_mut().filter(|channel| !channel.leaving) else { continue };
+            let gone = matches!(channel.export.importers(), Ok(0));
+            if gone && channel.imported {
+                channel.leaving = true;
+                // What it sent before is taken first.
+                self.poll_from_now(at);
+            } else {
+                channel.imported = true;
+            }
+        }
+    }
+
+    /// Lets in those who have asked, and lets go those who leave.
+    fn accept(&mut self) -> Result<(), AccessError> {
+        while let Some(record) = self.calls.take()? {
+            match Call::from_bytes(&record.data) {
+                Some(Call::Connect { version, number }) => self.connected(&record, version, number),
+                Some(Call::Leave { number }) => self.left(&record, number),
+                None => self.counts.refused += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn connected(&mut self, record: &Record, version: u64, number: u64) {
+        let at = self.senders.iter().position(Option::is_none).unwrap_or(self.senders.len());
+        let same = |channel: &&Channel| is_same_process(&channel.from, &record.from);
+        let own = self.senders.iter().flatten().filter(same).count();
+        // A process has no more than are then free.
+        let free = ENDPOINT_SENDERS_MAX - self.senders();
+        let accepted = version == VERSION && own < free;
+        let shape = if accepted { self.shape } else { Shape { frames: 0, frame_bytes: 0 } };
+        let welcome = Welcome {
+            version: VERSION,
+            accepted: u64::from(accepted),
+            shape,
+            board: self.board.id().to_u64(),
+            index: at as u64,
+            notify: self.watched.is_some(),
+        };
+        // Nobody is told: the sender waits for the name until its time is over.
+        let Ok((export, region)) = self.channel(&welcome, number) else {
+            self.counts.refused += 1;
+            return;
+        };
+        if !accepted {
+            self.counts.refused += 1;
+            self.refused.truncate(ENDPOINT_REFUSALS_MAX - 1);
+            self.refused.push_front(export);
+            return;
+        }
+        self.counts.accepted += 1;
+        let frames = Arc::new(Frames::new(region.clone(), self.shape));
+        let channel = Channel {
+            export,
+            region,
+            frames,
+            from: record.from,
+            number,
+            taken: 0,
+            empty: 0,
+            leaving: false,
+            imported: false,
+        };
+        if at == self.senders.len() {
+            self.senders.push(None);
+            if at % 8 == 0 {
+                self.marks.push(self.board_word(at as u64 / 8));
+            }
+        }
+        self.senders[at] = Some(channel);
+        self.poll_from_now(at);
+    }
+
+    fn channel(&self, welcome: &Welcome, number: u64) -> Result<(Export, Region), ExportError> {
+        let name = channel_name(&self.name, number);
+        let memory = |error: RegionError| ExportError::Memory { name: name.clone(), error: error.into() };
+        let region = Region::create(welcome.shape.channel_bytes()).map_err(memory)?;
+        region.write(WELCOME, &welcome.to_bytes()).expect("the head is in the channel");
+        let builder: ExportBuilder = self.session.export_region(region.clone());
+        let export = builder.name(&name).access(self.access.clone()).rights(Rights::READ | Rights::WRITE).create()?;
+        Ok((export, region))
+    }
+
+    fn left(&mut self, record: &Record, number: u64) {
+        let leaves = |channel: &Channel| channel.number == number && is_same_process(&channel.from, &record.from);
+        let Some(at) = self.senders.iter().position(|channel| channel.as_ref().is_some_and(leaves)) else { return };
+        // What it sent before is taken first.
+        self.poll_from_now(at);
+        if let Some(channel) = &mut self.senders[at] {
+            channel.leaving = true;
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.senders[at] = None;
+        self.polled.retain(|polled| *polled != at);
+    }
+}
+
+/// Name of the export of a channel.
+fn channel_name(endpoint: &str, number: u64) -> String {
+    format!("{endpoint}.{number:016x}")
+}
+
+/// One process may have several connections.
+fn is_same_process(one: &Sender, other: &Sender) -> bool {
+    (one.session, one.process) == (other.session, other.process)
+}
+
+impl MessageHandler {
+    /// Ends the handler, after the call it is in, and gives the endpoint back. `None`: the handler
+    /// has panicked, or this process was forked since.
+    pub fn stop(mut self) -> Option<Endpoint> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Endpoint> {
+        let thread = self.thread.take()?;
+        if self.core.is_forked() {
+            // The thread exists in the parent only; there is nothing to wait for.
+            std::mem::forget(thread);
+            return None;
+        }
+        self.stop.store(true, Ordering::Release);
+        self.core.kick();
+        if thread.thread().id() == std::thread::current().id() {
+            return None;
+        }
+        // A handler that panicked has said so on stderr already.
+        thread.join().ok()
+    }
+}
+
+impl Drop for MessageHandler {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for MessageHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageHandler").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let senders = self.senders();
+        f.debug_struct("Endpoint").field("name", &self.name).field("senders", &senders).finish_non_exhaustive()
+    }
+}

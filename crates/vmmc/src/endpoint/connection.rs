@@ -1,0 +1,322 @@
+//! The sending side of an endpoint.
+//!
+//! Invariant: a slot or a frame is written only when the owner has said that it is free; what the
+//! owner says is believed only as far as it harms nobody but the two of them. Source: [GMS §2] send
+//! ring.
+
+use super::channel_name;
+use super::layout::{Call, GIVEN_BACK, Head, Image, QUIET, Shape, VERSION, WELCOME, Welcome, slot_end};
+use crate::append::AppendOptions;
+use crate::error::{ConnectError, MessageError, TransferError};
+use crate::import::{Import, SendOptions};
+use crate::limits::{
+    CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS, FRAME_BYTES_MAX,
+    FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER,
+};
+use crate::session::Session;
+use crate::source::Source;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+use vmmc_host::control::RefusalCode;
+use vmmc_host::{Deadline, Nanos};
+use vmmc_nic::{ExportId, Rights};
+
+/// A way to an endpoint, for one thread at a time. Dropping it lets the endpoint take what was
+/// sent, and then forget this sender.
+#[derive(Debug)]
+pub struct Connection {
+    session: Session,
+    endpoint: String,
+    calls: Import,
+    channel: Import,
+    board: Import,
+    number: u64,
+    shape: Shape,
+    /// Our byte of the board, and what it is.
+    index: u64,
+    mark: u8,
+    marked_at: Nanos,
+    /// Whoever marks the board notifies.
+    notify: bool,
+    /// Messages sent.
+    sent: u64,
+    /// Messages that the owner had taken when it was last asked.
+    taken: u64,
+    /// A bit for each frame, which changes when it is used; the owner's changes when it is given
+    /// back.
+    used: u64,
+    given_back: u64,
+}
+
+/// Choices for a connection; made by [`Session::connect`](crate::Session::connect).
+#[must_use = "there is no connection before `open`"]
+pub struct ConnectionBuilder {
+    session: Session,
+    endpoint: String,
+    node: Option<String>,
+    owner: Option<u32>,
+    timeout: Option<Duration>,
+}
+
+impl ConnectionBuilder {
+    pub(crate) fn new(session: Session, endpoint: &str) -> ConnectionBuilder {
+        ConnectionBuilder { session, endpoint: endpoint.to_string(), node: None, owner: None, timeout: None }
+    }
+
+    /// Name or `address:port` of the node of the endpoint; default this node.
+    pub fn node(mut self, node: &str) -> Self {
+        self.node = Some(node.to_string());
+        self
+    }
+
+    /// The endpoint of this user only; by default of this process's own user, or else of root.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// How long to wait for the endpoint, and for its answer, instead of the session's timeout. An
+    /// endpoint that does not exist yet is waited for too.
+    pub fn wait(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Connects: the owner has to poll or wait meanwhile.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn open(self) -> Result<Connection, ConnectError> {
+        let ConnectionBuilder { session, endpoint, node, owner, timeout } = self;
+        let core = session.core().clone();
+        let wait = timeout.unwrap_or_else(|| core.timeout());
+        let deadline = core.deadline(wait);
+        let left = || deadline.left(core.waiting.waiter.now()).unwrap_or_default();
+        let import = |error| ConnectError::Import { endpoint: endpoint.clone(), error };
+        let transfer = |error| ConnectError::Transfer { endpoint: endpoint.clone(), error };
+        let on_node = |builder: crate::ImportBuilder| match &node {
+            Some(node) => builder.node(node),
+            None => builder,
+        };
+
+        let mut builder = on_node(session.import(&endpoint)).rights(Rights::WRITE);
+        builder = owner.into_iter().fold(builder, |builder, uid| builder.owner(uid));
+        builder = timeout.into_iter().fold(builder, |builder, wait| builder.wait(wait));
+        let calls = builder.open().map_err(import)?;
+        let number = vmmc_host::os::random_bytes()
+            .map(|bytes| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")))
+            .map_err(|e| ConnectError::System { endpoint: endpoint.clone(), why: e.to_string() })?;
+        let call = Call::Connect { version: VERSION, number };
+        let options = AppendOptions { timeout: Some(left()), notify: true, ..AppendOptions::default() };
+        calls.append(&call.to_bytes(), options).map_err(transfer)?;
+
+        let both = Rights::READ | Rights::WRITE;
+        let name = channel_name(&endpoint, number);
+        let builder = on_node(session.import(&name)).owner(calls.owner()).rights(both).wait(left());
+        let channel = builder.open().map_err(|error| match error.refusal() {
+            Some(RefusalCode::TimedOut) => {
+                ConnectError::TimedOut { endpoint: endpoint.clone(), after_ms: wait.as_millis() as u64 }
+            }
+            _ => import(error),
+        })?;
+        let mut bytes = [0; Welcome::BYTES];
+        channel.fetch(WELCOME, &mut bytes[..]).map_err(transfer)?;
+        let welcome = Welcome::from_bytes(&bytes);
+        check(&endpoint, &welcome, channel.len())?;
+        let board =
+            on_node(session.import_id(ExportId::from_u64(welcome.board))).rights(both).open().map_err(import)?;
+        Ok(Connection {
+            shape: welcome.shape,
+            index: welcome.index,
+            session,
+            endpoint,
+            calls,
+            channel,
+            board,
+            number,
+            mark: 0,
+            marked_at: Nanos::default(),
+            notify: welcome.notify,
+            sent: 0,
+            taken: 0,
+            used: 0,
+            given_back: 0,
+        })
+    }
+}
+
+/// What the owner says of a channel of so many bytes is a claim.
+fn check(endpoint: &str, welcome: &Welcome, bytes: u64) -> Result<(), ConnectError> {
+    let endpoint = endpoint.to_string();
+    let Welcome { version, accepted, shape, index, .. } = *welcome;
+    if version != VERSION {
+        return Err(ConnectError::Version { endpoint, theirs: version, ours: VERSION });
+    }
+    if accepted == 0 {
+        return Err(ConnectError::Full { endpoint });
+    }
+    let few = shape.frames <= ENDPOINT_FRAMES_MAX && shape.frame_bytes <= FRAME_BYTES_MAX;
+    if !few || shape.channel_bytes() > bytes || index >= ENDPOINT_SENDERS_MAX as u64 {
+        let Shape { frames, frame_bytes } = shape;
+        let what = format!("{frames} frames of {frame_bytes} bytes in {bytes} bytes, place {index}");
+        return Err(ConnectError::Protocol { endpoint, what });
+    }
+    Ok(())
+}
+
+impl Connection {
+    /// Name of the endpoint.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Bytes of payload that one message can have, 0 if the endpoint takes none.
+    pub fn payload_bytes_max(&self) -> u64 {
+        if self.shape.frames == 0 { 0 } else { self.shape.frame_bytes }
+    }
+
+    /// How messages go, as of [`Import::explain`].
+    pub fn explain(&self) -> crate::Explanation {
+        self.channel.explain()
+    }
+
+    /// Sends a control message of up to 128 bytes, and a payload (`b""`: none), and waits the
+    /// session's timeout for room. On return both have been copied, or are on their way; messages
+    /// come in the order of these calls, each behind its payload.
+    ///
+    /// # Errors
+    /// [`MessageError`]: nothing was sent. Between nodes a connection that has broken is told by a
+    /// later call.
+    pub fn send<'a>(&mut self, control: &[u8], payload: impl Source<'a>) -> Result<(), MessageError> {
+        let timeout = self.session.core().timeout();
+        self.send_within(control, payload, timeout)
+    }
+
+    /// As [`send`](Self::send), within this time; none: only if there is room now.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn send_within<'a>(
+        &mut self,
+        control: &[u8],
+        payload: impl Source<'a>,
+        timeout: Duration,
+    ) -> Result<(), MessageError> {
+        let len = payload.len_bytes();
+        if control.len() > CONTROL_MESSAGE_BYTES_MAX {
+            return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
+        }
+        if len > self.payload_bytes_max() {
+            let (endpoint, max) = (self.endpoint.clone(), self.payload_bytes_max());
+            return Err(MessageError::PayloadTooLong { endpoint, len, max });
+        }
+        let frame = match self.room(len > 0) {
+            Some(frame) => frame,
+            None => self.wait_for_room(len > 0, timeout)?,
+        };
+        let sent = self.put(control, payload, frame.map(|frame| (frame, len)));
+        sent.map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })
+    }
+
+    /// Waits until all that was sent is visible to the owner, who may not have taken it yet.
+    ///
+    /// # Errors
+    /// [`MessageError::Transfer`].
+    pub fn flush(&self) -> Result<(), MessageError> {
+        self.channel.flush().map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })
+    }
+
+    fn put<'a>(
+        &mut self,
+        control: &[u8],
+        payload: impl Source<'a>,
+        frame: Option<(u64, u64)>,
+    ) -> Result<(), TransferError> {
+        if let Some((index, _)) = frame {
+            self.channel.send(self.shape.frame(index), payload)?;
+        }
+        let head = Head { control: control.len(), payload: frame };
+        let image = Image::new(control, head, self.sent + 1);
+        self.channel.send(slot_end(self.sent) - head.slot_bytes(), image.bytes())?;
+        self.sent += 1;
+        if let Some((index, _)) = frame {
+            self.used ^= 1 << index;
+        }
+        self.mark_board()
+    }
+
+    /// Marks the board if the owner does not poll this channel. A mapped sender sees whether it
+    /// does. Another one would wait for the answer: it takes the owner for one that polls a channel
+    /// for a moment after a mark. What it is wrong about the owner finds when it polls all senders.
+    fn mark_board(&mut self) -> Result<(), TransferError> {
+        if self.channel.as_ptr().is_some() {
+            fence(Ordering::SeqCst);
+            let mut quiet = [0; 8];
+            self.channel.fetch(QUIET, &mut quiet[..])?;
+            if quiet == [0; 8] {
+                return Ok(());
+            }
+        } else if !self.notify {
+            let now = self.session.core().waiting.waiter.now();
+            if now.since(self.marked_at) < MARK_AGAIN_AFTER {
+                return Ok(());
+            }
+            self.marked_at = now;
+        }
+        self.mark = self.mark.wrapping_add(1);
+        let options = SendOptions { notify: self.notify.then_some(0), ..SendOptions::default() };
+        self.board.send_with(self.index, &[self.mark], options)
+    }
+
+    /// Room for a message, as far as is known here: the frame for its payload, if it has one.
+    fn room(&self, payload: bool) -> Option<Option<u64>> {
+        if self.sent - self.taken >= ENDPOINT_SLOTS {
+            return None;
+        }
+        if !payload {
+            return Some(None);
+        }
+        let frame = u64::from((!(self.used ^ self.given_back)).trailing_zeros());
+        (frame < self.shape.frames).then_some(Some(frame))
+    }
+
+    /// Asks the owner's memory what is free now.
+    fn ask(&mut self) -> Result<(), TransferError> {
+        let mut words = [0; GIVEN_BACK as usize + 8];
+        self.channel.fetch(0, &mut words[..])?;
+        let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight bytes"));
+        // It takes no more than was sent, nor less than before.
+        self.taken = word(0).clamp(self.taken, self.sent);
+        self.given_back = word(8);
+        Ok(())
+    }
+
+    fn wait_for_room(&mut self, payload: bool, timeout: Duration) -> Result<Option<u64>, MessageError> {
+        let core = self.session.core().clone();
+        let deadline = core.deadline(timeout);
+        let mut pause = FULL_RETRY_MIN;
+        loop {
+            self.ask().map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })?;
+            if let Some(frame) = self.room(payload) {
+                return Ok(frame);
+            }
+            if deadline.left(core.waiting.waiter.now()).is_none_or(|left| left.is_zero()) {
+                let after_ms = timeout.as_millis() as u64;
+                return Err(MessageError::Full { endpoint: self.endpoint.clone(), after_ms });
+            }
+            // Nobody says when there is room: the owner may be on another node.
+            let again: Deadline = core.deadline(pause).min(deadline);
+            let _ = core.wait_unannounced(again, || None::<()>);
+            pause = (pause * 2).min(FULL_RETRY_MAX);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // If there is no room for it, or no node, the owner learns it from its node.
+        let call = Call::Leave { number: self.number };
+        let options = AppendOptions { timeout: Some(Duration::ZERO), notify: true, ..AppendOptions::default() };
+        let _ = self.calls.try_append(&call.to_bytes(), options);
+    }
+}

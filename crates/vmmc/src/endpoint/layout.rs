@@ -1,0 +1,240 @@
+//! What lies where in the memory of an endpoint, and what a message says of itself.
+//!
+//! ```text
+//!   channel, one for each sender      head: 0 taken, 8 frames given back │ 64 quiet │ 128 what it is
+//!                                     slots: the last lines of a slot hold data, head, number
+//!                                     frames: payloads
+//!   board, one for each endpoint      a byte for each channel, which its sender changes
+//! ```
+//!
+//! Invariant: what is read of a message is a claim of its sender until [`Head::decode`] has held it
+//! against the shape. The number of a message is the last word of its slot, and so of the send that
+//! brings it (`docs/memory-model.md`, M1). Source: [GMS §2] send ring, receive ring.
+
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_SLOTS};
+
+/// Messages taken so far.
+pub(super) const TAKEN: u64 = 0;
+/// A bit for each frame, which changes when it is given back.
+pub(super) const GIVEN_BACK: u64 = 8;
+/// 1: the owner does not poll this channel, so that its sender marks the board.
+pub(super) const QUIET: u64 = 64;
+/// The words of [`Welcome`].
+pub(super) const WELCOME: u64 = 128;
+/// First slot.
+pub(super) const SLOTS: u64 = 256;
+/// Three cache lines: the longest message with its head and number.
+pub(super) const SLOT_BYTES: u64 = 192;
+/// Head and number.
+const TRAILER_BYTES: usize = 16;
+/// A page: frames begin at one.
+const PAGE_BYTES: u64 = 4096;
+/// Version of all this. Both ends are of one.
+pub(super) const VERSION: u64 = 1;
+
+const _: () = assert!(CONTROL_MESSAGE_BYTES_MAX + TRAILER_BYTES <= SLOT_BYTES as usize);
+
+/// Sizes of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) frames: u64,
+    pub(super) frame_bytes: u64,
+}
+
+impl Shape {
+    fn first_frame(self) -> u64 {
+        (SLOTS + ENDPOINT_SLOTS * SLOT_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Where a frame begins.
+    pub(super) fn frame(self, index: u64) -> u64 {
+        self.first_frame() + index * self.frame_bytes
+    }
+
+    /// Bytes of a channel.
+    pub(super) fn channel_bytes(self) -> u64 {
+        self.frame(self.frames)
+    }
+}
+
+/// Where the slot of a message ends, by its number, from 0.
+pub(super) fn slot_end(message: u64) -> u64 {
+    SLOTS + (message % ENDPOINT_SLOTS + 1) * SLOT_BYTES
+}
+
+/// What the owner tells a new sender, written before the sender can import the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Welcome {
+    pub(super) version: u64,
+    /// 0: there is no room for more senders, and this channel takes nothing.
+    pub(super) accepted: u64,
+    pub(super) shape: Shape,
+    /// Export id of the board.
+    pub(super) board: u64,
+    /// Which byte of the board.
+    pub(super) index: u64,
+    /// Whoever marks the board notifies.
+    pub(super) notify: bool,
+}
+
+impl Welcome {
+    pub(super) const BYTES: usize = 56;
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let Welcome { version, accepted, shape: Shape { frames, frame_bytes }, board, index, notify } = self;
+        let mut bytes = [0; Self::BYTES];
+        let words = [version, accepted, frames, frame_bytes, board, index, notify.into()];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Welcome {
+        let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        let shape = Shape { frames: word(2), frame_bytes: word(3) };
+        Welcome { version: word(0), accepted: word(1), shape, board: word(4), index: word(5), notify: word(6) != 0 }
+    }
+}
+
+/// What a new sender says, as a record of the endpoint's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Make a channel, under the name that ends in this number.
+    Connect { version: u64, number: u64 },
+    /// The channel of this number is not needed any more.
+    Leave { number: u64 },
+}
+
+impl Call {
+    pub(super) fn to_bytes(self) -> [u8; 24] {
+        let words = match self {
+            Call::Connect { version, number } => [1, version, number],
+            Call::Leave { number } => [2, VERSION, number],
+        };
+        let mut bytes = [0; 24];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    /// None: it makes no sense.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Call> {
+        let bytes: &[u8; 24] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        match word(0) {
+            1 => Some(Call::Connect { version: word(1), number: word(2) }),
+            2 => Some(Call::Leave { number: word(2) }),
+            _ => None,
+        }
+    }
+}
+
+/// What a message says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Bytes of the control message.
+    pub(super) control: usize,
+    /// Frame of the payload, and its bytes.
+    pub(super) payload: Option<(u64, u64)>,
+}
+
+impl Head {
+    fn encode(self) -> u64 {
+        let (frame, bytes) = self.payload.map_or((0, 0), |(frame, bytes)| (frame + 1, bytes));
+        self.control as u64 | frame << 8 | bytes << 16
+    }
+
+    /// None: no sender of ours wrote this.
+    pub(super) fn decode(word: u64, shape: Shape) -> Option<Head> {
+        let (control, frame, bytes) = ((word & 0xff) as usize, word >> 8 & 0xff, word >> 16);
+        let payload = match frame {
+            0 if bytes == 0 => None,
+            0 => return None,
+            frame => Some((frame - 1, bytes)),
+        };
+        let fits = payload.is_none_or(|(frame, bytes)| frame < shape.frames && bytes <= shape.frame_bytes);
+        (control <= CONTROL_MESSAGE_BYTES_MAX && fits).then_some(Head { control, payload })
+    }
+
+    /// Bytes of the slot that it takes, at its end.
+    pub(super) fn slot_bytes(self) -> u64 {
+        (self.control.next_multiple_of(8) + TRAILER_BYTES) as u64
+    }
+}
+
+/// A message as it lies in its slot.
+pub(super) struct Image {
+    bytes: [u8; SLOT_BYTES as usize],
+    len: usize,
+}
+
+impl Image {
+    /// `number`: from 1.
+    pub(super) fn new(control: &[u8], head: Head, number: u64) -> Image {
+        let len = head.slot_bytes() as usize;
+        let mut bytes = [0; SLOT_BYTES as usize];
+        bytes[..control.len()].copy_from_slice(control);
+        bytes[len - 16..len - 8].copy_from_slice(&head.encode().to_le_bytes());
+        bytes[len - 8..len].copy_from_slice(&number.to_le_bytes());
+        Image { bytes, len }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { frames: 3, frame_bytes: 4096 };
+
+    #[test]
+    fn a_message_comes_out_as_it_went_in_and_ends_with_its_number() {
+        for control in [0, 1, 8, 47, 48, CONTROL_MESSAGE_BYTES_MAX] {
+            for payload in [None, Some((0, 0)), Some((2, 4096))] {
+                let head = Head { control, payload };
+                let image = Image::new(&vec![7; control], head, 9);
+                let bytes = image.bytes();
+                assert_eq!(bytes.len() as u64, head.slot_bytes());
+                assert!(head.slot_bytes() <= SLOT_BYTES && head.slot_bytes() % 8 == 0);
+                assert_eq!(bytes[bytes.len() - 8..], 9u64.to_le_bytes());
+                let word = u64::from_le_bytes(bytes[bytes.len() - 16..bytes.len() - 8].try_into().unwrap());
+                assert_eq!(Head::decode(word, SHAPE), Some(head));
+                assert!(bytes[..control].iter().all(|byte| *byte == 7));
+            }
+        }
+    }
+
+    #[test]
+    fn wild_heads_are_refused_or_within_the_shape() {
+        let mut rng = vmmc_utlb::Rng::new(5);
+        for round in 0..200_000 {
+            // Most bits of a wild word are out of every bound.
+            let word = if round % 2 == 0 { rng.below(1 << 30) } else { rng.below(u64::MAX) };
+            let Some(head) = Head::decode(word, SHAPE) else { continue };
+            assert!(head.control <= CONTROL_MESSAGE_BYTES_MAX && head.slot_bytes() <= SLOT_BYTES);
+            assert!(head.payload.is_none_or(|(frame, bytes)| frame < 3 && bytes <= 4096));
+            assert_eq!(head.encode(), word);
+        }
+    }
+
+    #[test]
+    fn slots_and_frames_lie_beside_each_other() {
+        assert_eq!(slot_end(0), SLOTS + SLOT_BYTES);
+        assert_eq!(slot_end(ENDPOINT_SLOTS), slot_end(0));
+        assert!(slot_end(ENDPOINT_SLOTS - 1) <= SHAPE.frame(0));
+        assert_eq!(SHAPE.frame(1) - SHAPE.frame(0), 4096);
+        assert_eq!(SHAPE.channel_bytes(), SHAPE.frame(3));
+    }
+
+    #[test]
+    fn what_ends_say_to_each_other_comes_out_as_it_went_in() {
+        let welcome = Welcome { version: 1, accepted: 1, shape: SHAPE, board: 7 << 32, index: 12, notify: true };
+        assert_eq!(Welcome::from_bytes(&welcome.to_bytes()), welcome);
+        for call in [Call::Connect { version: 3, number: 4 }, Call::Leave { number: u64::MAX }] {
+            assert_eq!(Call::from_bytes(&call.to_bytes()), Some(call));
+        }
+        assert_eq!(Call::from_bytes(&[0; 24]), None);
+        assert_eq!(Call::from_bytes(b"hello"), None);
+    }
+}

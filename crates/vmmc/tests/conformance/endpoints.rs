@@ -1,0 +1,402 @@
+//! Endpoints: messages of many senders, with payloads in frames.
+
+use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
+use std::time::Duration;
+use vmmc::{
+    AppendOptions, ConnectError, Connection, Endpoint, ErrorKind, ExportId, Import, Kind, MessageError, Path, Rights,
+    Session, WaitError, WaitFor,
+};
+
+const FRAMES: u64 = 4;
+const FRAME_BYTES: u64 = 4096;
+
+struct Ends {
+    owner: Session,
+    endpoint: Endpoint,
+    /// One on the node of the endpoint, one on the other.
+    senders: Vec<Connection>,
+    sessions: Vec<Session>,
+}
+
+fn ends(nodes: &dyn Nodes) -> Ends {
+    let owner = nodes.attach(0);
+    let mut endpoint = owner.endpoint("inbox").frames(FRAMES, FRAME_BYTES).create().unwrap();
+    let sessions = vec![nodes.attach(0), nodes.attach(1)];
+    let senders = sessions.iter().map(|session| connect(nodes, &mut endpoint, session)).collect();
+    Ends { owner, endpoint, senders, sessions }
+}
+
+/// The owner polls while a sender connects.
+fn connect(nodes: &dyn Nodes, endpoint: &mut Endpoint, session: &Session) -> Connection {
+    let node = nodes.name(0);
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(move || session.connect("inbox").node(&node).wait(LONG).open());
+        while !opening.is_finished() {
+            assert!(endpoint.poll().unwrap().is_none(), "nobody has sent anything");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        opening.join().unwrap().unwrap()
+    })
+}
+
+pub(crate) fn messages_come_whole_with_their_payloads_in_the_order_of_each_sender(nodes: &dyn Nodes) {
+    const EACH: u64 = 500;
+    let Ends { mut endpoint, senders, .. } = ends(nodes);
+    let paths: Vec<Path> = senders.iter().map(|sender| sender.explain().path).collect();
+    assert!(matches!(paths[..], [Path::Mapped | Path::Engine, Path::Network]), "{paths:?}");
+    std::thread::scope(|scope| {
+        for (mut sender, number) in senders.into_iter().zip(0u8..) {
+            scope.spawn(move || {
+                for index in 0..EACH {
+                    let mut control = vec![number];
+                    control.extend(index.to_le_bytes());
+                    control.extend(pattern((index % 120) as usize, number));
+                    let payload = pattern((index * 37 % (FRAME_BYTES + 1)) as usize, number ^ index as u8);
+                    sender.send(&control, &payload[..]).unwrap();
+                }
+                sender.flush().unwrap();
+                // It is dropped before the last of it may have been taken.
+            });
+        }
+        let (mut next, mut kept) = ([0; 2], Vec::new());
+        for _ in 0..2 * EACH {
+            let mut message = endpoint.wait().unwrap();
+            let (head, rest) = message.control().split_at(9);
+            let (number, index) = (head[0], u64::from_le_bytes(head[1..].try_into().unwrap()));
+            assert_eq!(index, next[usize::from(number)], "of sender {number}");
+            next[usize::from(number)] += 1;
+            assert!(rest == pattern((index % 120) as usize, number));
+            assert_eq!(message.from().is_local(), number == 0);
+            let payload = pattern((index * 37 % (FRAME_BYTES + 1)) as usize, number ^ index as u8);
+            match message.take_payload() {
+                Some(frame) => {
+                    assert!(frame.to_vec() == payload, "{number} {index}");
+                    // Some are kept for a while: the sender uses the others.
+                    kept.push(frame);
+                    kept.truncate(3);
+                    kept.rotate_right(1);
+                }
+                None => assert!(payload.is_empty()),
+            }
+        }
+        assert_eq!(next, [EACH; 2]);
+    });
+    assert!(endpoint.poll().unwrap().is_none());
+    assert_eq!(endpoint.counts().messages, 2 * EACH);
+}
+
+pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, .. } = ends(nodes);
+    for sender in &mut senders {
+        let mut sent = 0u64;
+        let full = loop {
+            match sender.send_within(&sent.to_le_bytes(), b"", Duration::ZERO) {
+                Ok(()) if sent > 1_000 => panic!("it has written over what was not taken"),
+                Ok(()) => sent += 1,
+                Err(full) => break full,
+            }
+        };
+        assert!(matches!(full, MessageError::Full { after_ms: 0, .. }), "{full}");
+        assert_eq!((full.kind(), sent), (ErrorKind::Full, 64));
+        let late = sender.send_within(b"late", b"", SHORT).unwrap_err();
+        assert!(matches!(late, MessageError::Full { .. }), "{late}");
+        for number in 0..sent {
+            assert_eq!(endpoint.wait().unwrap().control(), number.to_le_bytes());
+        }
+        assert!(endpoint.poll().unwrap().is_none());
+        // Frames are the program's until they are dropped; messages without payload go on.
+        let payload = pattern(100, 3);
+        let frames: Vec<_> = (0..FRAMES)
+            .map(|_| {
+                sender.send(b"payload", &payload[..]).unwrap();
+                endpoint.wait().unwrap().take_payload().unwrap()
+            })
+            .collect();
+        let none = sender.send_within(b"payload", &payload[..], SHORT).unwrap_err();
+        assert!(matches!(none, MessageError::Full { .. }), "{none}");
+        sender.send(b"no payload", b"").unwrap();
+        assert!(endpoint.wait().unwrap().payload().is_none());
+        assert!(frames.iter().all(|frame| frame.to_vec() == payload));
+        drop(frames);
+        sender.send(b"payload", &payload[..]).unwrap();
+        assert_eq!(endpoint.wait().unwrap().payload().unwrap().len(), 100);
+    }
+}
+
+pub(crate) fn a_sender_that_was_silent_for_long_is_heard(nodes: &dyn Nodes) {
+    let Ends { owner, mut endpoint, mut senders, .. } = ends(nodes);
+    for round in 0..3u64 {
+        // Longer than it takes to be quiet, by polls or by a wait.
+        if round == 1 {
+            let end = endpoint.wait_by(owner.deadline(SHORT)).unwrap_err();
+            assert!(matches!(end, WaitError::TimedOut { .. }), "{end}");
+        } else {
+            (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
+        }
+        std::thread::scope(|scope| {
+            for sender in &mut senders {
+                scope.spawn(move || {
+                    std::thread::sleep(SHORT);
+                    sender.send(&round.to_le_bytes(), b"").unwrap();
+                    sender.flush().unwrap();
+                });
+            }
+            let mut taken = 0;
+            while taken < 2 {
+                if round == 2 {
+                    assert_eq!(owner.wait_any(&mut [WaitFor::Notification, WaitFor::Message(&endpoint)]).unwrap(), 1);
+                }
+                if let Some(message) = endpoint.poll().unwrap() {
+                    assert_eq!(message.control(), round.to_le_bytes());
+                    taken += 1;
+                }
+            }
+        });
+    }
+}
+
+pub(crate) fn senders_come_and_go_and_leave_no_place_behind(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, senders, sessions, .. } = ends(nodes);
+    assert_eq!(endpoint.senders(), 2);
+    drop(senders);
+    for round in 0..20u8 {
+        for session in &sessions {
+            let mut sender = connect(nodes, &mut endpoint, session);
+            sender.send(&[round], b"last words").unwrap();
+            drop(sender);
+            assert_eq!(endpoint.wait().unwrap().control(), [round]);
+        }
+    }
+    while endpoint.senders() > 0 {
+        assert!(endpoint.poll().unwrap().is_none());
+    }
+    assert_eq!((endpoint.counts().accepted, endpoint.counts().refused), (42, 0));
+}
+
+pub(crate) fn a_sender_that_dies_leaves_no_place_behind(nodes: &dyn Nodes) {
+    let Ends { owner, mut endpoint, mut senders, sessions } = ends(nodes);
+    for sender in &mut senders {
+        sender.send(b"last words", b"").unwrap();
+        sender.flush().unwrap();
+    }
+    // To its node a process that leaves has died.
+    sessions.iter().for_each(Session::leave);
+    drop(senders);
+    for _ in 0..2 {
+        assert_eq!(endpoint.wait().unwrap().control(), b"last words");
+    }
+    for _ in 0..200 {
+        if endpoint.senders() == 0 {
+            break;
+        }
+        let end = endpoint.wait_by(owner.deadline(SHORT)).unwrap_err();
+        assert!(matches!(end, WaitError::TimedOut { .. }), "{end}");
+    }
+    assert_eq!(endpoint.senders(), 0);
+    let session = nodes.attach(1);
+    connect(nodes, &mut endpoint, &session).send(b"the next", b"").unwrap();
+    assert_eq!(endpoint.wait().unwrap().control(), b"the next");
+}
+
+pub(crate) fn what_cannot_be_is_an_error_that_says_what_to_do(nodes: &dyn Nodes) {
+    let Ends { owner, endpoint, mut senders, sessions } = ends(nodes);
+    for sender in &mut senders {
+        let long = sender.send(&[0; 129], b"").unwrap_err();
+        assert!(long.to_string().contains("129 bytes; up to 128 fit"), "{long}");
+        let long = sender.send(b"", &vec![0; 4097][..]).unwrap_err();
+        assert!(long.to_string().contains("4097 bytes, and frames have 4096"), "{long}");
+        assert_eq!(long.kind(), ErrorKind::Invalid);
+    }
+    let frames = owner.endpoint("other").frames(65, 8).create().unwrap_err();
+    assert!(frames.to_string().contains("ask for up to 64"), "{frames}");
+    assert_eq!(owner.endpoint("inbox").create().unwrap_err().kind(), ErrorKind::NameTaken);
+    let _export = owner.export(4096).name("plain").create().unwrap();
+    for session in &sessions {
+        let node = nodes.name(0);
+        let unknown = session.connect("nobody").node(&node).open().unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::UnknownName, "{unknown}");
+        let plain = session.connect("plain").node(&node).open().unwrap_err();
+        assert!(matches!(plain, ConnectError::Transfer { .. }), "{plain}");
+        // Nobody polls.
+        let silent = session.connect("inbox").node(&node).wait(SHORT).open().unwrap_err();
+        assert!(matches!(silent, ConnectError::TimedOut { .. }), "{silent}");
+    }
+    drop(endpoint);
+    for sender in &mut senders {
+        // Between nodes the word of it may be under way.
+        let ended = std::iter::repeat_with(|| sender.send(b"hello", b"").and_then(|()| sender.flush()))
+            .find_map(Result::err)
+            .unwrap();
+        assert_eq!(ended.kind(), ErrorKind::Revoked, "{ended}");
+    }
+}
+
+pub(crate) fn an_event_loop_hears_of_messages_and_senders(nodes: &dyn Nodes) {
+    let owner = nodes.attach(0);
+    let mut endpoint = owner.endpoint("inbox").notify(true).create().unwrap();
+    let sessions = [nodes.attach(0), nodes.attach(1)];
+    // A sender can only be let in when the loop has heard of it.
+    let mut senders: Vec<Connection> = sessions
+        .iter()
+        .map(|session| {
+            let node = nodes.name(0);
+            std::thread::scope(|scope| {
+                let opening = scope.spawn(move || session.connect("inbox").node(&node).wait(LONG).open());
+                while !opening.is_finished() {
+                    if is_readable(&endpoint, SHORT) {
+                        assert!(endpoint.poll().unwrap().is_none(), "nobody has sent anything");
+                    }
+                }
+                opening.join().unwrap().unwrap()
+            })
+        })
+        .collect();
+    for round in 0..50u64 {
+        for sender in &mut senders {
+            sender.send(&round.to_le_bytes(), b"").unwrap();
+            // The loop may be about to sleep, or has found nothing long ago.
+            if round % 7 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let message = loop {
+                assert!(is_readable(&endpoint, LONG), "round {round}: the loop never heard of it");
+                if let Some(message) = endpoint.poll().unwrap() {
+                    break message;
+                }
+            };
+            assert_eq!(message.control(), round.to_le_bytes());
+            assert!(endpoint.poll().unwrap().is_none());
+        }
+    }
+    assert!(!is_readable(&endpoint, SHORT), "readable with nothing to take");
+    assert!(owner.take_notification().is_none(), "those of an endpoint are for the endpoint");
+    // Another loop of the session is not robbed of what it waits for.
+    let export = owner.export(8).name("other").notify(true).create().unwrap();
+    let other = sessions[1].import("other").node(&nodes.name(0)).open().unwrap();
+    other.send_with(0, b"!", vmmc::SendOptions::notify()).unwrap();
+    other.flush().unwrap();
+    senders[0].send(b"both", b"").unwrap();
+    while endpoint.poll().unwrap().is_none() {
+        assert!(is_readable(&endpoint, LONG));
+    }
+    assert!(readable(owner.event_fd().unwrap(), LONG) && export.take_notification().is_some());
+    let plain = owner.endpoint("plain").create().unwrap();
+    let refused = plain.event_fd().unwrap_err();
+    assert!(matches!(refused, WaitError::NotAllowed { .. }), "{refused}");
+}
+
+fn is_readable(endpoint: &Endpoint, timeout: Duration) -> bool {
+    readable(endpoint.event_fd().unwrap(), timeout)
+}
+
+pub(crate) fn a_handler_gets_every_message_and_gives_the_endpoint_back(nodes: &dyn Nodes) {
+    const EACH: u64 = 200;
+    let Ends { endpoint, senders, .. } = ends(nodes);
+    let (said, heard) = std::sync::mpsc::channel();
+    let handler = endpoint
+        .on_message(move |message| {
+            let payload = message.payload().map(|frame| frame.to_vec());
+            // Nobody listens any more once the test has failed.
+            let _ = said.send((message.control().to_vec(), payload));
+        })
+        .unwrap();
+    for mut sender in senders {
+        for number in 0..EACH {
+            sender.send(&number.to_le_bytes(), &number.to_le_bytes()[..]).unwrap();
+        }
+        sender.flush().unwrap();
+        for number in 0..EACH {
+            let expected = (number.to_le_bytes().to_vec(), Some(number.to_le_bytes().to_vec()));
+            assert_eq!(heard.recv_timeout(LONG), Ok(expected));
+        }
+    }
+    let endpoint = handler.stop().expect("it did not panic");
+    assert_eq!(endpoint.counts().messages, 2 * EACH);
+    assert!(heard.recv().is_err(), "the handler is gone");
+}
+
+/// One that has connected by hand, as the library does it.
+struct Intruder {
+    number: u64,
+    calls: Import,
+    channel: Import,
+    /// If it is in.
+    board: Option<Import>,
+}
+
+fn intrude(nodes: &dyn Nodes, session: &Session, endpoint: &mut Endpoint, number: u64, version: u64) -> Intruder {
+    let node = nodes.name(0);
+    let calls = session.import("inbox").node(&node).rights(Rights::WRITE).open().unwrap();
+    let call: Vec<u8> = [1, version, number].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    calls.append(&call, AppendOptions::default()).unwrap();
+    let before = endpoint.counts();
+    while (endpoint.counts().accepted, endpoint.counts().refused) == (before.accepted, before.refused) {
+        endpoint.poll().unwrap();
+    }
+    let channel = session.import(&format!("inbox.{number:016x}")).node(&node).open().unwrap();
+    let mut welcome = [0; 56];
+    channel.fetch(128, &mut welcome[..]).unwrap();
+    let word = |at: usize| u64::from_le_bytes(welcome[at * 8..][..8].try_into().unwrap());
+    assert_eq!((word(0), word(1)), (1, u64::from(version == 1)), "its version, and whether we are in");
+    let board = || session.import_id(ExportId::from_u64(word(4))).node(&node).open().unwrap();
+    Intruder { number, calls, channel, board: (version == 1).then(board) }
+}
+
+pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
+    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, 1);
+    let (board, mut before) = (board.unwrap(), [0; 2048]);
+    for sender in &mut senders {
+        // Until nobody is polled but by the board.
+        (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
+        board.fetch(0, &mut before[..]).unwrap();
+        sender.send(b"marked", b"").unwrap();
+        sender.flush().unwrap();
+        board.send(0, &before[..]).unwrap();
+        board.flush().unwrap();
+        assert_eq!(endpoint.wait().unwrap().control(), b"marked");
+    }
+}
+
+/// A sender that writes whatever it can, wherever it can, harms nobody else.
+pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
+    let mut rng = vmmc_utlb::Rng::new(11);
+    for session in &sessions {
+        for round in 0..40u64 {
+            let version = if round % 8 == 7 { 9 } else { 1 };
+            let Intruder { number, calls, channel, board } =
+                intrude(nodes, session, &mut endpoint, rng.below(u64::MAX), version);
+            if let Some(board) = board {
+                let noise: Vec<u8> = (0..2048).map(|_| rng.below(256) as u8).collect();
+                board.send(0, &noise[..]).unwrap();
+                // A message whose head is wild, then all of its memory.
+                let head = rng.below(u64::MAX).to_le_bytes();
+                channel.send(256 + 192 - 16, &[head, 1u64.to_le_bytes()].concat()[..]).unwrap();
+                if round % 2 == 0 {
+                    let noise: Vec<u8> = (0..channel.len()).map(|_| rng.below(256) as u8).collect();
+                    channel.send(0, &noise[..]).unwrap();
+                }
+                channel
+                    .flush()
+                    .and(board.flush())
+                    .or_else(|e| if e.kind() == ErrorKind::Revoked { Ok(()) } else { Err(e) })
+                    .unwrap();
+            }
+            calls.append(&pattern(round as usize % 30, 1), AppendOptions::default()).unwrap();
+            for sender in &mut senders {
+                sender.send(&number.to_le_bytes(), b"honest").unwrap();
+            }
+            for _ in 0..2 {
+                let message = loop {
+                    let message = endpoint.wait().unwrap();
+                    if message.control() == number.to_le_bytes() {
+                        break message;
+                    }
+                };
+                assert_eq!(message.payload().unwrap().to_vec(), b"honest");
+            }
+        }
+    }
+    assert!(endpoint.counts().misbehaved > 0 && endpoint.counts().refused > 0, "{:?}", endpoint.counts());
+}
