@@ -303,10 +303,11 @@ pub unsafe extern "C" fn vmmc_connection_send(
             unsafe { (bytes(control, control_len, "control")?, bytes(payload, payload_len, "payload")?) };
         let object = get(connection)?;
         let mut connection = lock(&object.0, "connection")?;
-        Ok(match duration(timeout_us) {
-            None => connection.send(control, payload)?,
-            Some(timeout) => connection.send_within(control, payload, timeout)?,
-        })
+        let sent = match duration(timeout_us) {
+            None => connection.send(control, payload),
+            Some(timeout) => connection.send_within(control, payload, timeout),
+        };
+        Ok(sent?)
     })
 }
 
