@@ -20,6 +20,8 @@ const ALWAYS: &[&str] = &["FORKED", "VERSION"];
 const NEVER: &[(&str, &[&str])] = &[
     ("vmmc_binding_flush", &["VERSION"]),
     ("vmmc_continuations_add", ALWAYS),
+    ("vmmc_endpoint_event_fd", ALWAYS),
+    ("vmmc_frame_read", ALWAYS),
     ("vmmc_job_node_of", ALWAYS),
     ("vmmc_job_state_of", ALWAYS),
     ("vmmc_launched_next_event", &["VERSION"]),
@@ -30,8 +32,11 @@ const BOUNDARY: &[&str] = &["INVALID", "BAD_HANDLE", "INTERNAL"];
 const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_binding", &["Import"]),
     ("vmmc_buffer", &["Buffer"]),
+    ("vmmc_connection", &["Connection"]),
     ("vmmc_continuations", &["Continuations"]),
+    ("vmmc_endpoint", &["Endpoint"]),
     ("vmmc_export", &["Export"]),
+    ("vmmc_frame", &["Frame"]),
     ("vmmc_import", &["Import"]),
     ("vmmc_job", &["Job"]),
     ("vmmc_launched", &["Launched"]),
@@ -46,6 +51,8 @@ const BY_HELPER: &[(&str, &str, &str)] = &[
     (" create(", "ExportBuilder", "create"),
     (" open(", "ImportBuilder", "open"),
     ("builder.name(name)).create()", "RingBuilder", "create"),
+    ("builder.notify(", "EndpointBuilder", "create"),
+    ("connect(endpoint)", "ConnectionBuilder", "open"),
     ("builder(options)?.attach()", "SessionBuilder", "attach"),
     ("builder.over(", "SessionBuilder", "over"),
     ("Job::attach()", "Job", "attach"),
@@ -192,7 +199,7 @@ fn calls(errors: &BTreeMap<String, Kinds>, methods: &BTreeMap<(String, String), 
             let library = called.iter().filter_map(|(of, name)| methods.get(&(of.to_string(), name.to_string())));
             let library = library.flat_map(|error| errors[error].iter().cloned()).collect();
             let mut helpers = status(&rest);
-            if [" put(", " create(", " open(", "under_way("].iter().any(|makes| body.contains(makes)) {
+            if [" put(", " create(", " open(", "under_way(", ".take("].iter().any(|makes| body.contains(makes)) {
                 helpers.insert("FULL".into());
             }
             if body.contains("range") || body.contains("part(") {

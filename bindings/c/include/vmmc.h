@@ -19,6 +19,11 @@
 #include <stdint.h>
 
 /**
+ * Bytes of the longest control message.
+ */
+#define VMMC_CONTROL_MESSAGE_BYTES_MAX 128
+
+/**
  * A right: fetch.
  */
 #define VMMC_READ 1
@@ -191,6 +196,12 @@
  * follows.
  */
 #define VMMC_WAIT_CONTINUATIONS 8
+
+/**
+ * For `kind`: `endpoint` has a message, or a sender to let in: then vmmc_endpoint_poll() takes it,
+ * or lets it in.
+ */
+#define VMMC_WAIT_MESSAGE 9
 
 /**
  * The most things that one vmmc_wait_any() waits for.
@@ -487,14 +498,30 @@ typedef struct vmmc_binding vmmc_binding;
 typedef struct vmmc_buffer vmmc_buffer;
 
 /**
+ * A way to an endpoint.
+ */
+typedef struct vmmc_connection vmmc_connection;
+
+/**
  * Transfers under way, each with a function for its end.
  */
 typedef struct vmmc_continuations vmmc_continuations;
 
 /**
+ * Where messages of many senders come in.
+ */
+typedef struct vmmc_endpoint vmmc_endpoint;
+
+/**
  * Memory that others may import.
  */
 typedef struct vmmc_export vmmc_export;
+
+/**
+ * A payload that has come. Its memory is the program's until the frame is freed; only then its
+ * sender may use it again. A hostile sender can write it all the same.
+ */
+typedef struct vmmc_frame vmmc_frame;
 
 /**
  * A notification handler.
@@ -593,6 +620,63 @@ typedef struct vmmc_export_options {
      */
     const uint32_t *users;
 } vmmc_export_options;
+
+/**
+ * A message.
+ */
+typedef struct vmmc_message {
+    /**
+     * Who sent it: the session with the sender's node, 0 for this node. vmmc_session_node_of()
+     * names the node.
+     */
+    uint32_t sender_session;
+    /**
+     * The process, in the numbers of its node: vmmc_session_process() there.
+     */
+    uint32_t sender_process;
+    /**
+     * Bytes of the control message.
+     */
+    uint64_t control_len;
+    /**
+     * The control message.
+     */
+    uint8_t control[VMMC_CONTROL_MESSAGE_BYTES_MAX];
+    /**
+     * Bytes of the payload.
+     */
+    uint64_t payload_len;
+    /**
+     * The payload, which the caller frees by vmmc_frame_free(); NULL: the message has none.
+     */
+    struct vmmc_frame *payload;
+} vmmc_message;
+
+/**
+ * What became of messages and senders of an endpoint.
+ */
+typedef struct vmmc_endpoint_counts {
+    /**
+     * Messages taken.
+     */
+    uint64_t messages;
+    /**
+     * Senders that were let in.
+     */
+    uint64_t accepted;
+    /**
+     * Senders that found no room, or are of another release.
+     */
+    uint64_t refused;
+    /**
+     * Senders that were cut off, for what they wrote was no message.
+     */
+    uint64_t misbehaved;
+    /**
+     * Senders that are connected now.
+     */
+    uint64_t senders;
+} vmmc_endpoint_counts;
 
 /**
  * Choices for an import.
@@ -1189,7 +1273,8 @@ typedef struct vmmc_stats {
 typedef struct vmmc_wait_for {
     /**
      * VMMC_WAIT_NOTIFICATION, VMMC_WAIT_WORD, VMMC_WAIT_RECORD, VMMC_WAIT_TRANSFER,
-     * VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS.
+     * VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS,
+     * VMMC_WAIT_MESSAGE.
      */
     uint32_t kind;
     /**
@@ -1216,6 +1301,10 @@ typedef struct vmmc_wait_for {
      * VMMC_WAIT_CONTINUATIONS: the list.
      */
     const struct vmmc_continuations *continuations;
+    /**
+     * VMMC_WAIT_MESSAGE: the endpoint.
+     */
+    const struct vmmc_endpoint *endpoint;
     /**
      * VMMC_WAIT_WORD: place of the word, bytes.
      */
@@ -1364,6 +1453,97 @@ enum vmmc_status vmmc_continuations_len(const struct vmmc_continuations *continu
  * VMMC_BUSY from a function of the list itself.
  */
 enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuations);
+
+/**
+ * An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
+ * of 8, up to 64 KiB. Of `options`, `name`, which must be there, `access` with its users, and
+ * VMMC_EXPORT_NOTIFY count: with that it has a descriptor, vmmc_endpoint_event_fd(). The rest must
+ * be 0.
+ */
+enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
+                                      uint64_t frames,
+                                      uint64_t frame_bytes,
+                                      const struct vmmc_export_options *options,
+                                      struct vmmc_endpoint **endpoint);
+
+/**
+ * The next message, if there is one, else VMMC_AGAIN; lets in senders that have asked. Senders
+ * take turns.
+ */
+enum vmmc_status vmmc_endpoint_poll(const struct vmmc_endpoint *endpoint, struct vmmc_message *message);
+
+/**
+ * The next message; waits for one, and lets in senders meanwhile.
+ */
+enum vmmc_status vmmc_endpoint_wait(const struct vmmc_endpoint *endpoint,
+                                    int64_t timeout_us,
+                                    struct vmmc_message *message);
+
+/**
+ * A descriptor for event loops of an endpoint made with VMMC_EXPORT_NOTIFY: readable when
+ * vmmc_endpoint_poll() may have something, and for ever when the node has gone. Poll until there
+ * is nothing more. It is valid until the endpoint is freed; do not read or close it.
+ */
+enum vmmc_status vmmc_endpoint_event_fd(const struct vmmc_endpoint *endpoint, int *fd);
+
+/**
+ * What became of messages and senders so far.
+ */
+enum vmmc_status vmmc_endpoint_get_counts(const struct vmmc_endpoint *endpoint, struct vmmc_endpoint_counts *counts);
+
+/**
+ * Ends the endpoint and its connections; what was not taken is gone. Frames stay until they are
+ * freed.
+ */
+enum vmmc_status vmmc_endpoint_free(struct vmmc_endpoint *endpoint);
+
+/**
+ * Copies `len` bytes at `offset` of a payload out.
+ */
+enum vmmc_status vmmc_frame_read(const struct vmmc_frame *frame, uint64_t offset, void *into, size_t len);
+
+/**
+ * Gives a payload's memory back to its sender.
+ */
+enum vmmc_status vmmc_frame_free(struct vmmc_frame *frame);
+
+/**
+ * Connects to the endpoint of this name, whose owner has to poll or wait meanwhile. Of `options`,
+ * which may be NULL, `node`, `wait_us` and VMMC_IMPORT_OWNER with `owner` count; the rest must be
+ * 0. `wait_us` is the time for all, also for an endpoint that does not exist yet.
+ */
+enum vmmc_status vmmc_connection_open(const struct vmmc_session *session,
+                                      const char *endpoint,
+                                      const struct vmmc_import_options *options,
+                                      struct vmmc_connection **connection);
+
+/**
+ * Sends a control message of up to VMMC_CONTROL_MESSAGE_BYTES_MAX bytes, and a payload of up to
+ * vmmc_connection_payload_max() (0: none). Waits for room; VMMC_FULL: there was none in time, and
+ * nothing was sent. Messages of a connection come in the order of these calls, each behind its
+ * payload. On return both may be reused.
+ */
+enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
+                                      const void *control,
+                                      size_t control_len,
+                                      const void *payload,
+                                      size_t payload_len,
+                                      int64_t timeout_us);
+
+/**
+ * Bytes of payload that one message can have.
+ */
+enum vmmc_status vmmc_connection_payload_max(const struct vmmc_connection *connection, uint64_t *bytes);
+
+/**
+ * Waits until all that was sent is visible to the owner, who may not have taken it yet.
+ */
+enum vmmc_status vmmc_connection_flush(const struct vmmc_connection *connection, int64_t timeout_us);
+
+/**
+ * Ends a connection. What it has sent is taken.
+ */
+enum vmmc_status vmmc_connection_free(struct vmmc_connection *connection);
 
 /**
  * Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of
@@ -2256,9 +2436,9 @@ enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
  * first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
  * vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
  *
- * Up to VMMC_WAIT_MAX things stand in the list, and rings, transfers and continuations only once.
- * Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread uses a ring,
- * a transfer or continuations of the list.
+ * Up to VMMC_WAIT_MAX things stand in the list, and rings, endpoints, transfers and continuations
+ * only once. Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread
+ * uses a ring, an endpoint, a transfer or continuations of the list.
  */
 enum vmmc_status vmmc_wait_any(const struct vmmc_session *session,
                                const struct vmmc_wait_for *what,

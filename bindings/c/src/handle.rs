@@ -6,8 +6,8 @@
 use crate::failure::Failure;
 use crate::slots::{Slots, Use};
 use crate::{
-    binding, buffer, continuations, export, import, job, launch, node, notification, pinned, redirection, ring,
-    session, transfer,
+    binding, buffer, continuations, endpoint, export, import, job, launch, node, notification, pinned, redirection,
+    ring, session, transfer,
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -25,6 +25,9 @@ pub(crate) enum Object {
     Continuations(continuations::Object),
     Redirection(redirection::Object),
     Ring(ring::Object),
+    Endpoint(endpoint::Object),
+    Connection(endpoint::ConnectionObject),
+    Frame(endpoint::FrameObject),
     Handler(notification::Object),
     Node(node::Object),
     Job(job::Object),

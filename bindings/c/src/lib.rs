@@ -21,6 +21,7 @@
 mod binding;
 mod buffer;
 mod continuations;
+mod endpoint;
 mod export;
 mod failure;
 mod handle;
@@ -46,6 +47,7 @@ mod wait_any;
 pub use binding::*;
 pub use buffer::*;
 pub use continuations::*;
+pub use endpoint::*;
 pub use export::*;
 pub use failure::*;
 pub use import::*;

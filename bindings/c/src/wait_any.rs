@@ -4,6 +4,7 @@
 //! Source: `Session::wait_any` of `crates/vmmc`.
 
 use crate::continuations::{Waiting, vmmc_continuations};
+use crate::endpoint::{Inbox, vmmc_endpoint};
 use crate::export::{InUse, condition, vmmc_export};
 use crate::failure::{Failure, give};
 use crate::handle::{Held, get};
@@ -38,6 +39,10 @@ pub const VMMC_WAIT_WRITABLE: u32 = 7;
 /// follows.
 pub const VMMC_WAIT_CONTINUATIONS: u32 = 8;
 
+/// For `kind`: `endpoint` has a message, or a sender to let in: then vmmc_endpoint_poll() takes it,
+/// or lets it in.
+pub const VMMC_WAIT_MESSAGE: u32 = 9;
+
 /// The most things that one vmmc_wait_any() waits for.
 pub const VMMC_WAIT_MAX: usize = 1024;
 
@@ -47,7 +52,8 @@ pub const VMMC_WAIT_MAX: usize = 1024;
 #[derive(Clone, Copy)]
 pub struct vmmc_wait_for {
     /// VMMC_WAIT_NOTIFICATION, VMMC_WAIT_WORD, VMMC_WAIT_RECORD, VMMC_WAIT_TRANSFER,
-    /// VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS.
+    /// VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE, VMMC_WAIT_CONTINUATIONS,
+    /// VMMC_WAIT_MESSAGE.
     pub kind: u32,
     /// VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE: the descriptor.
     pub fd: c_int,
@@ -61,6 +67,8 @@ pub struct vmmc_wait_for {
     pub redirection: *const vmmc_redirection,
     /// VMMC_WAIT_CONTINUATIONS: the list.
     pub continuations: *const vmmc_continuations,
+    /// VMMC_WAIT_MESSAGE: the endpoint.
+    pub endpoint: *const vmmc_endpoint,
     /// VMMC_WAIT_WORD: place of the word, bytes.
     pub offset: u64,
     /// VMMC_WAIT_WORD: what the word is compared with.
@@ -75,6 +83,7 @@ enum Named<'a> {
     NotificationOf(Held<vmmc_export>),
     Word(Held<vmmc_export>, u64, Box<dyn Fn(u64) -> bool>),
     Record(Held<vmmc_ring>),
+    Message(Held<vmmc_endpoint>),
     Transfer(Held<vmmc_transfer>),
     Redirection(Held<vmmc_redirection>),
     Continuations(Held<vmmc_continuations>),
@@ -88,6 +97,7 @@ enum Open<'a> {
     NotificationOf(InUse<'a>),
     Word(InUse<'a>, u64, &'a dyn Fn(u64) -> bool),
     Record(MutexGuard<'a, Ring>),
+    Message(MutexGuard<'a, Inbox>),
     Transfer(transfer::InUse<'a>),
     Continuations(MutexGuard<'a, Waiting>),
     Redirection(RwLockReadGuard<'a, Option<Redirection>>),
@@ -106,6 +116,7 @@ unsafe fn named<'a>(of: &vmmc_wait_for) -> Result<Named<'a>, Failure> {
             Named::Word(get(of.export_)?, of.offset, Box::new(move |word| ready(word, operand)))
         }
         VMMC_WAIT_RECORD => Named::Record(get(of.ring)?),
+        VMMC_WAIT_MESSAGE => Named::Message(get(of.endpoint)?),
         VMMC_WAIT_TRANSFER => Named::Transfer(get(of.transfer)?),
         VMMC_WAIT_REDIRECTION => Named::Redirection(get(of.redirection)?),
         VMMC_WAIT_CONTINUATIONS => Named::Continuations(get(of.continuations)?),
@@ -137,6 +148,7 @@ impl Named<'_> {
             Named::NotificationOf(export) => Open::NotificationOf(export.open()?),
             Named::Word(export, offset, ready) => Open::Word(export.open()?, *offset, ready),
             Named::Record(ring) => Open::Record(ring.lock()?),
+            Named::Message(endpoint) => Open::Message(endpoint.lock()?),
             Named::Transfer(transfer) => Open::Transfer(transfer.lock()?),
             Named::Redirection(redirection) => Open::Redirection(redirection.open()?),
             Named::Continuations(continuations) => Open::Continuations(continuations.lock()?),
@@ -153,6 +165,7 @@ impl Open<'_> {
             Open::NotificationOf(export) => WaitFor::NotificationOf(export),
             Open::Word(export, offset, ready) => WaitFor::Word { export, offset: *offset, ready },
             Open::Record(ring) => WaitFor::Record(ring),
+            Open::Message(inbox) => WaitFor::Message(&inbox.endpoint),
             Open::Transfer(transfer) => WaitFor::Transfer(match &mut transfer.moving {
                 Moving::Send(send) => send,
                 Moving::Fetch(fetch) => fetch,
@@ -171,6 +184,7 @@ fn is_repeated(before: &[vmmc_wait_for], one: &vmmc_wait_for) -> bool {
         other.kind == one.kind
             && match one.kind {
                 VMMC_WAIT_RECORD => other.ring == one.ring,
+                VMMC_WAIT_MESSAGE => other.endpoint == one.endpoint,
                 VMMC_WAIT_TRANSFER => other.transfer == one.transfer,
                 VMMC_WAIT_CONTINUATIONS => other.continuations == one.continuations,
                 _ => false,
@@ -182,9 +196,9 @@ fn is_repeated(before: &[vmmc_wait_for], one: &vmmc_wait_for) -> bool {
 /// first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
 /// vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
 ///
-/// Up to VMMC_WAIT_MAX things stand in the list, and rings, transfers and continuations only once.
-/// Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread uses a ring,
-/// a transfer or continuations of the list.
+/// Up to VMMC_WAIT_MAX things stand in the list, and rings, endpoints, transfers and continuations
+/// only once. Leave descriptors open until the call returns. VMMC_BUSY: a call of another thread
+/// uses a ring, an endpoint, a transfer or continuations of the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_wait_any(
     session: *const vmmc_session,

@@ -252,6 +252,101 @@ fn records_of_many_go_to_one_ring() {
     must(vmmc_session_free(session));
 }
 
+/// The owner polls while a sender connects.
+fn connect(session: *mut vmmc_session, endpoint: *mut vmmc_endpoint, name: &CStr) -> *mut vmmc_connection {
+    let number = session as usize;
+    let name = name.to_owned();
+    let opening = std::thread::spawn(move || {
+        let mut connection = null_mut();
+        // SAFETY: the string and the place are ours.
+        must(unsafe { vmmc_connection_open(number as *const _, name.as_ptr(), null(), &mut connection) });
+        connection as usize
+    });
+    // SAFETY: numbers only.
+    let mut message: vmmc_message = unsafe { std::mem::zeroed() };
+    while !opening.is_finished() {
+        // SAFETY: the place is ours.
+        assert_eq!(unsafe { vmmc_endpoint_poll(endpoint, &mut message) }, VMMC_AGAIN, "{}", crate::common::message());
+    }
+    opening.join().unwrap() as *mut vmmc_connection
+}
+
+#[test]
+fn messages_with_payloads_go_to_one_endpoint() {
+    let session = attach("c-endpoint");
+    let size = size_of::<vmmc_export_options>();
+    let (name, flags) = (c"orders".as_ptr(), VMMC_EXPORT_NOTIFY);
+    let options = vmmc_export_options { size, name, rights: 0, flags, access: 0, user_count: 0, users: null() };
+    // SAFETY: numbers only.
+    let (mut message, mut counts): (vmmc_message, vmmc_endpoint_counts) = unsafe { std::mem::zeroed() };
+    let (mut endpoint, mut other, mut fd, mut max) = (null_mut(), null_mut(), -1, 0);
+    // SAFETY: options, memory and places are ours.
+    unsafe {
+        must(vmmc_endpoint_create(session, 2, 4096, &options, &mut endpoint));
+        must(vmmc_endpoint_event_fd(endpoint, &mut fd));
+        assert!(fd >= 0);
+        assert_eq!(vmmc_endpoint_wait(endpoint, 1000, &mut message), VMMC_TIMED_OUT);
+        let orders = connect(session, endpoint, c"orders");
+        must(vmmc_connection_payload_max(orders, &mut max));
+        assert_eq!(max, 4096);
+        let send = |control: &[u8], payload: &[u8], timeout_us| {
+            let (control_len, payload_len) = (control.len(), payload.len());
+            vmmc_connection_send(
+                orders,
+                control.as_ptr().cast(),
+                control_len,
+                payload.as_ptr().cast(),
+                payload_len,
+                timeout_us,
+            )
+        };
+        must(send(b"two, please", b"a long letter", SECOND_US));
+        must(vmmc_connection_flush(orders, SECOND_US));
+        let what = [vmmc_wait_for { endpoint, ..wait_for(VMMC_WAIT_MESSAGE) }];
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(0));
+        must(vmmc_endpoint_poll(endpoint, &mut message));
+        assert_eq!(&message.control[..message.control_len as usize], b"two, please");
+        let mut process = 0;
+        must(vmmc_session_process(session, &mut process));
+        assert_eq!((message.sender_session, message.sender_process, message.payload_len), (0, process, 13));
+        let first = message.payload;
+        let mut letter = [0u8; 13];
+        must(vmmc_frame_read(first, 0, letter.as_mut_ptr().cast(), 13));
+        assert_eq!(&letter, b"a long letter");
+        assert_eq!(vmmc_frame_read(first, 1, letter.as_mut_ptr().cast(), 13), VMMC_OUT_OF_BOUNDS);
+        // Frames are ours until they are freed; messages without payload go on.
+        must(send(b"again", b"more", 0));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        let second = message.payload;
+        assert_eq!(send(b"again", b"more", 0), VMMC_FULL);
+        must(send(b"", b"", VMMC_DEFAULT_TIMEOUT));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        assert_eq!((message.control_len, message.payload.is_null()), (0, true));
+        must(vmmc_frame_free(first));
+        must(send(b"again", b"more", 0));
+        assert_eq!(send(&[0; VMMC_CONTROL_MESSAGE_BYTES_MAX + 1], b"", 0), VMMC_INVALID);
+        assert_eq!(send(b"", &[0; 4097], 0), VMMC_INVALID);
+        must(vmmc_endpoint_get_counts(endpoint, &mut counts));
+        assert_eq!((counts.messages, counts.accepted, counts.senders, counts.misbehaved), (3, 1, 1, 0));
+
+        let wrong = vmmc_export_options { flags: VMMC_EXPORT_REDIRECTABLE, ..options };
+        assert_eq!(vmmc_endpoint_create(session, 2, 4096, &wrong, &mut other), VMMC_INVALID);
+        assert_eq!(vmmc_endpoint_create(session, 2, 4096, null(), &mut other), VMMC_INVALID, "it has no name");
+        assert_eq!(vmmc_endpoint_create(session, 65, 4096, &options, &mut other), VMMC_INVALID);
+        assert_eq!(vmmc_endpoint_create(session, 2, 4096, &options, &mut other), VMMC_NAME_TAKEN);
+        let mut nobody = null_mut();
+        assert_eq!(vmmc_connection_open(session, c"nobody".as_ptr(), null(), &mut nobody), VMMC_UNKNOWN_NAME);
+        must(vmmc_endpoint_free(endpoint));
+        assert_eq!(send(b"late", b"", 0), VMMC_REVOKED, "{}", crate::common::message());
+        must(vmmc_connection_free(orders));
+        // A payload outlives its endpoint.
+        must(vmmc_frame_read(second, 0, letter.as_mut_ptr().cast(), 4));
+        assert_eq!(&letter[..4], b"more");
+        must(vmmc_frame_free(second));
+    }
+    must(vmmc_session_free(session));
+}
+
 #[test]
 fn callers_memory_is_exported_in_place_and_usable_after() {
     let session = attach("c-own-memory");

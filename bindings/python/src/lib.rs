@@ -16,6 +16,7 @@ mod arguments;
 mod buffer;
 mod bytes;
 mod continuations;
+mod endpoint;
 mod errors;
 mod export;
 mod import;
@@ -40,6 +41,8 @@ mod _vmmc {
     use crate::buffer::Buffer;
     #[pymodule_export]
     use crate::continuations::Continuations;
+    #[pymodule_export]
+    use crate::endpoint::{Connection, Endpoint, Frame, Message};
     #[pymodule_export]
     use crate::export::Export;
     #[pymodule_export]

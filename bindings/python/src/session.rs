@@ -2,10 +2,11 @@
 //!
 //! Invariant: every call that asks the node waits without the interpreter's lock.
 
-use crate::arguments::{natural, rights_or_none};
+use crate::arguments::{natural, natural_or_none, rights_or_none};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::continuations::Continuations;
+use crate::endpoint::{Connection, Endpoint, EndpointOptions};
 use crate::errors::{duration, invalid, raise, wait};
 use crate::export::{self, Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
@@ -86,6 +87,34 @@ impl Session {
             builder = builder.access(export::access(who)?);
         }
         Ok(Ring::new(wait(py, None, || builder.create())?))
+    }
+
+    /// An endpoint, to which others connect and send messages.
+    #[pyo3(signature = (name, *, frames=None, frame_bytes=None, access=None, notify=false))]
+    fn endpoint(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        #[pyo3(from_py_with = natural_or_none)] frames: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] frame_bytes: Option<u64>,
+        access: Option<&Bound<'_, PyAny>>,
+        notify: bool,
+    ) -> PyResult<Endpoint> {
+        let (frames, frame_bytes) = (frames.unwrap_or(0), frame_bytes.unwrap_or(4096));
+        Endpoint::make(py, &self.inner, name, EndpointOptions { frames, frame_bytes, access, notify })
+    }
+
+    /// Connects to an endpoint, whose owner has to poll or wait meanwhile.
+    #[pyo3(signature = (endpoint, *, node=None, owner=None, wait=None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        endpoint: &str,
+        node: Option<&str>,
+        #[pyo3(from_py_with = natural_or_none)] owner: Option<u32>,
+        wait: Option<f64>,
+    ) -> PyResult<Connection> {
+        Connection::make(py, &self.inner, endpoint, node, owner, wait)
     }
 
     /// Imports by name (a string) or id (a number).

@@ -5,6 +5,7 @@
 
 use crate::arguments::natural;
 use crate::continuations::{Continuations, Waiting};
+use crate::endpoint::{self, Endpoint};
 use crate::errors::{invalid, raise, wait};
 use crate::export::{self, Condition, Export};
 use crate::redirection::{self, Redirection};
@@ -56,6 +57,7 @@ enum Named<'py> {
     NotificationOf(Bound<'py, Export>),
     Word(Bound<'py, Word>),
     Record(Bound<'py, Ring>),
+    Message(Bound<'py, Endpoint>),
     Transfer(Bound<'py, Transfer>),
     Continuations(Bound<'py, Continuations>),
     Redirection(Bound<'py, Redirection>),
@@ -69,6 +71,7 @@ enum Open<'a> {
     NotificationOf(RwLockReadGuard<'a, Option<vmmc::Export>>),
     Word(RwLockReadGuard<'a, Option<vmmc::Export>>, &'a Word),
     Record(MutexGuard<'a, Option<vmmc::Ring>>),
+    Message(MutexGuard<'a, Option<vmmc::Endpoint>>),
     Transfer(transfer::InUse<'a>),
     Continuations(MutexGuard<'a, Waiting>),
     Redirection(RwLockReadGuard<'a, Option<vmmc::Redirection>>),
@@ -82,6 +85,7 @@ enum Thing<'a> {
     NotificationOf(&'a vmmc::Export),
     Word(&'a vmmc::Export, u64, Box<dyn Fn(u64) -> bool + Send>),
     Record(&'a vmmc::Ring),
+    Message(&'a vmmc::Endpoint),
     Transfer(&'a mut Moving),
     Continuations(&'a mut Waiting),
     Redirection(&'a vmmc::Redirection),
@@ -98,8 +102,8 @@ fn number(of: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     let Ok(fileno) = of.getattr("fileno") else {
         let what = of.get_type().name()?;
         return Err(invalid(format!(
-            "a thing of type {what} cannot be waited for; give a session, Export, Ring, Transfer, Continuations, \
-             Redirection, Word, Writable, or what has a fileno()"
+            "a thing of type {what} cannot be waited for; give a session, Export, Ring, Endpoint, Transfer, \
+             Continuations, Redirection, Word, Writable, or what has a fileno()"
         )));
     };
     number(&fileno.call0()?)
@@ -129,6 +133,9 @@ impl<'py> Named<'py> {
         if let Ok(ring) = one.cast::<Ring>() {
             return Ok(Named::Record(ring.clone()));
         }
+        if let Ok(endpoint) = one.cast::<Endpoint>() {
+            return Ok(Named::Message(endpoint.clone()));
+        }
         if let Ok(transfer) = one.cast::<Transfer>() {
             return Ok(Named::Transfer(transfer.clone()));
         }
@@ -150,6 +157,7 @@ impl<'py> Named<'py> {
             Named::NotificationOf(export) => Open::NotificationOf(export.get().lock()),
             Named::Word(word) => Open::Word(word.get().export.get().lock(), word.get()),
             Named::Record(ring) => Open::Record(ring.get().lock()?),
+            Named::Message(endpoint) => Open::Message(endpoint.get().lock()?),
             Named::Transfer(transfer) => Open::Transfer(transfer.get().lock()?),
             Named::Continuations(continuations) => Open::Continuations(continuations.get().lock()?),
             Named::Redirection(redirection) => Open::Redirection(redirection.get().lock()),
@@ -178,6 +186,7 @@ impl Open<'_> {
                 Thing::Word(export.as_ref().ok_or_else(export::ended)?, word.offset, ready)
             }
             Open::Record(ring) => Thing::Record(ring.as_ref().ok_or_else(ring::ended)?),
+            Open::Message(endpoint) => Thing::Message(endpoint.as_ref().ok_or_else(endpoint::ended)?),
             Open::Transfer(transfer) => Thing::Transfer(&mut transfer.moving),
             Open::Continuations(waiting) => Thing::Continuations(waiting),
             Open::Redirection(guard) => Thing::Redirection(guard.as_ref().ok_or_else(redirection::cancelled)?),
@@ -194,6 +203,7 @@ impl Thing<'_> {
             Thing::NotificationOf(export) => WaitFor::NotificationOf(export),
             Thing::Word(export, offset, ready) => WaitFor::Word { export, offset: *offset, ready: &**ready },
             Thing::Record(ring) => WaitFor::Record(ring),
+            Thing::Message(endpoint) => WaitFor::Message(endpoint),
             Thing::Transfer(Moving::Send(send)) => WaitFor::Transfer(send),
             Thing::Transfer(Moving::Fetch(fetch)) => WaitFor::Transfer(fetch),
             Thing::Transfer(Moving::Over(_)) => unreachable!("nobody waits for what is over"),

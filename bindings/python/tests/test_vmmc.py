@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import mmap
 import os
@@ -118,6 +119,81 @@ class Moving(Case):
                 there.append(b"x" * 500, timeout=0.02)
         with self.assertRaises(vmmc.Stale):
             ring.take()
+
+    def connect(self, endpoint: vmmc.Endpoint) -> vmmc.Connection:
+        """The owner polls while a sender connects."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            opening = pool.submit(self.session.connect, endpoint.name, wait=PATIENCE_S)
+            while not opening.done():
+                self.assertIsNone(endpoint.poll())
+            return opening.result()
+
+    def test_messages_with_payloads_go_to_one_endpoint(self) -> None:
+        with self.session.endpoint("orders", frames=2) as endpoint:
+            with self.assertRaises(vmmc.TimedOut):
+                endpoint.wait(0.001)
+            with self.assertRaises(vmmc.NotAllowed):
+                endpoint.fileno()
+            orders = self.connect(endpoint)
+            self.assertEqual((orders.endpoint, orders.payload_max, endpoint.senders), ("orders", 4096, 1))
+            orders.send(b"two, please", b"a long letter")
+            orders.flush()
+            self.assertEqual(self.session.wait_any([self.session, endpoint], PATIENCE_S), 1)
+            message = endpoint.wait()
+            self.assertEqual((message.control, bytes(message.payload)), (b"two, please", b"a long letter"))
+            self.assertEqual(message.sender[:2], (0, self.session.process_id))
+            self.assertEqual((len(message.payload), message.payload.read(2, 4)), (13, b"long"))
+            for wrong in ((0, 14), (14, 0), (2**63, 1)):
+                with self.assertRaises(vmmc.OutOfBounds):
+                    message.payload.read(*wrong)
+            # Frames are ours until they end; messages without payload go on.
+            orders.send(b"more", bytearray(4096))
+            held = endpoint.wait().payload
+            with self.assertRaises(vmmc.Full):
+                orders.send(b"more", b"x", at_once=True)
+            with self.assertRaises(vmmc.Full):
+                orders.send(b"more", b"x", timeout=0.02)
+            orders.send(memoryview(b"no payload"))
+            self.assertEqual([(each.control, each.payload) for each in endpoint], [(b"no payload", None)])
+            held.close()
+            with self.assertRaises(vmmc.Stale):
+                held.read()
+            orders.send(b"more", b"x", at_once=True)
+            with endpoint.wait().payload as last:
+                self.assertEqual(bytes(last), b"x")
+            for control, payload in ((b"x" * 129, None), (b"", b"x" * 4097)):
+                with self.assertRaises(vmmc.Invalid):
+                    orders.send(control, payload)
+            expected = {"messages": 4, "accepted": 1, "refused": 0, "misbehaved": 0}
+            self.assertEqual(endpoint.counts(), expected)
+            with self.assertRaises(vmmc.NameTaken):
+                self.session.endpoint("orders")
+        with self.assertRaises(vmmc.Stale):
+            endpoint.poll()
+        with self.assertRaises(vmmc.Revoked):
+            orders.send(b"late")
+        orders.close()
+        with self.assertRaises(vmmc.Stale):
+            orders.send(b"later")
+        with self.assertRaises(vmmc.UnknownName):
+            self.session.connect("orders")
+
+    def test_messages_come_to_an_event_loop(self) -> None:
+        async def main() -> None:
+            with self.session.endpoint("loop", notify=True) as endpoint:
+                orders = self.connect(endpoint)
+                sending = asyncio.get_running_loop().run_in_executor(
+                    None, lambda: [orders.send(bytes([number])) for number in range(100)]
+                )
+                came: list[int] = []
+                async for message in vmmc.aio.messages(self.session, endpoint):
+                    came.extend(message.control)
+                    if len(came) == 100:
+                        break
+                await sending
+                self.assertEqual(came, list(range(100)))
+
+        asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
     def test_any_memory_is_sent_and_fetched_pinned(self) -> None:
         export = self.session.export(4 << 20, name="p", mappable=False)

@@ -68,6 +68,20 @@ def continuations(session: vmmc.Session, there: vmmc.Import) -> None:
         moved.append(count + len(every))
 
 
+def messages(session: vmmc.Session) -> None:
+    endpoint = session.endpoint("orders", frames=4, frame_bytes=4096, access="anyone", notify=True)
+    with session.connect("orders", node="beta", wait=1.0) as orders:
+        orders.send(b"two", numpy.zeros(4), timeout=1.0)
+        orders.send(b"two", at_once=True)
+    for message in endpoint:
+        node: str | None = session.node_of(message.sender)
+        letter: bytes = bytes(message.payload) if message.payload else message.control
+        print(node, letter, len(message.payload or b""))
+    taken: vmmc.Message | None = endpoint.poll()
+    place: int = session.wait_any([endpoint], 1.0)
+    print(taken, place, endpoint.counts()["messages"])
+
+
 def rings(session: vmmc.Session, there: vmmc.Import) -> None:
     ring = session.ring(64 << 10, name="inbox", access="anyone")
     there.append(b"please", word=7, notify=True)

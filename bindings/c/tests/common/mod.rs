@@ -77,6 +77,7 @@ pub(crate) fn wait_for(kind: u32) -> vmmc_wait_for {
         transfer: null(),
         redirection: null(),
         continuations: null(),
+        endpoint: null(),
         offset: 0,
         operand: 0,
         condition: 0,

@@ -14,15 +14,19 @@ __all__ = [
     "Binding",
     "Buffer",
     "BufferRange",
+    "Connection",
     "Continuations",
+    "Endpoint",
     "Event",
     "Export",
+    "Frame",
     "Handler",
     "Import",
     "Job",
     "Launched",
     "Lent",
     "LentRange",
+    "Message",
     "Node",
     "Notification",
     "Pinned",
@@ -59,7 +63,7 @@ _Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
 class _HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
-_OfSession: TypeAlias = "Session | Export | Ring | Transfer | Continuations | Redirection | Word"
+_OfSession: TypeAlias = "Session | Export | Ring | Endpoint | Transfer | Continuations | Redirection | Word"
 _Awaited: TypeAlias = "_OfSession | Writable | int | _HasDescriptor"
 
 class _Condition(TypedDict, total=False):
@@ -125,6 +129,26 @@ class Session:
         """A ring for so many bytes of records: 8 KiB to 4 MiB, a multiple of 8; 32 of them go
         beside the data of each. Importers ask for Rights.WRITE, and append.
         """
+    def endpoint(
+        self,
+        name: str,
+        *,
+        frames: int | None = None,
+        frame_bytes: int | None = None,
+        access: Literal["same user", "anyone"] | Sequence[int] | None = None,
+        notify: bool = False,
+    ) -> Endpoint:
+        """An endpoint, to which others connect and send messages. Each sender has so many frames
+        for payloads (default none, up to 64), of so many bytes (default 4096, a multiple of 8, up
+        to 65536). notify gives it a fileno().
+        """
+    def connect(
+        self, endpoint: str, *, node: str | None = None, owner: int | None = None, wait: float | None = None
+    ) -> Connection:
+        """Connects to an endpoint, whose owner has to poll or wait meanwhile. `node` and `owner` are
+        those of an import. `wait` are the seconds for all, also for an endpoint that does not exist
+        yet.
+        """
     def import_(
         self,
         what: str | int,
@@ -168,10 +192,10 @@ class Session:
         there are several. Takes nothing: take_notification, Ring.take, Transfer.poll and so on do.
 
         A thing is this session (a notification of any export without a handler of its own), an
-        Export (a notification of it), a vmmc.Word, a Ring (a record), a Transfer or Redirection (it
-        is over, in whatever way), Continuations (one is over, which their run() then calls), a
-        descriptor or an object with fileno() (readable), or a vmmc.Writable. Leave descriptors open
-        meanwhile.
+        Export (a notification of it), a vmmc.Word, a Ring (a record), an Endpoint (a message, or a
+        sender to let in), a Transfer or Redirection (it is over, in whatever way), Continuations
+        (one is over, which their run() then calls), a descriptor or an object with fileno()
+        (readable), or a vmmc.Writable. Leave descriptors open meanwhile.
         """
     def continuations(self) -> Continuations:
         """A list of functions that follow the ends of transfers of this session; empty."""
@@ -563,6 +587,92 @@ class Record:
 
         `Session.node_of` names the node.
         """
+
+@final
+class Endpoint:
+    """Where messages of many senders come in. Made by Session.endpoint. Iterating takes the
+    messages that are there. One thread uses it at a time.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name for senders."""
+    @property
+    def senders(self) -> int:
+        """Senders that are connected now."""
+    def counts(self) -> dict[str, int]:
+        """What became of messages and senders so far: messages taken, senders accepted, refused for
+        want of room, and cut off because what they wrote was no message (misbehaved).
+        """
+    def poll(self) -> Message | None:
+        """The next message; None if there is none. Lets in senders that have asked."""
+    def wait(self, timeout: float | None = None) -> Message:
+        """The next message; waits for one, and lets in senders meanwhile."""
+    def fileno(self) -> int:
+        """A descriptor for event loops, of an endpoint made with notify: readable when poll may have
+        something, and for ever when the node has gone. See vmmc.aio.
+        """
+    def close(self) -> None:
+        """Ends it and its connections; what was not taken is gone."""
+    def __iter__(self) -> Endpoint: ...
+    def __next__(self) -> Message: ...
+    def __enter__(self) -> Endpoint: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Connection:
+    """A way to an endpoint. Made by Session.connect. One thread uses it at a time."""
+
+    @property
+    def endpoint(self) -> str:
+        """Name of the endpoint."""
+    @property
+    def payload_max(self) -> int:
+        """Bytes of payload that one message can have."""
+    def send(
+        self, control: _Bytes, payload: _Bytes | None = None, *, at_once: bool = False, timeout: float | None = None
+    ) -> None:
+        """Sends a control message of up to 128 bytes, and a payload; waits for room, or raises Full
+        at once. Messages of a connection come in the order of these calls, each behind its payload.
+        """
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until all that was sent is visible to the owner, who may not have taken it yet."""
+    def close(self) -> None:
+        """Ends it. What it has sent is taken."""
+    def __enter__(self) -> Connection: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Message:
+    """A message that has come to an endpoint."""
+
+    @property
+    def control(self) -> bytes:
+        """The control message."""
+    @property
+    def payload(self) -> Frame | None:
+        """The payload; None: it has none."""
+    @property
+    def sender(self) -> tuple[int, int, int]:
+        """Who sent it: the session with its node (0: this node), the process there, its import.
+
+        `Session.node_of` names the node.
+        """
+
+@final
+class Frame:
+    """A payload that has come. Its memory is the program's until this is closed or ends; only then
+    its sender may use it again. A hostile sender can write it all the same.
+    """
+
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+    def read(self, offset: int | None = None, length: int | None = None) -> bytes:
+        """A copy of bytes of the payload; of all of it without arguments."""
+    def close(self) -> None:
+        """Gives its memory back to the sender, as its end does."""
+    def __enter__(self) -> Frame: ...
+    def __exit__(self, *_reasons: object) -> None: ...
 
 @final
 class Notification:

@@ -1,8 +1,9 @@
-"""Notifications, transfers and changes of a job for asyncio.
+"""Notifications, transfers, messages and changes of a job for asyncio.
 
     inbox = vmmc.aio.Notifications(session)
     async for notification in inbox.of(export): ...
     one = await inbox.next(export, timeout=1.0)
+    async for message in vmmc.aio.messages(session, endpoint): ...
     async for what, rank in vmmc.aio.changes(job): ...
 
 A `Notifications` takes all notifications of its session while it is open, and queues those of
@@ -16,7 +17,7 @@ from collections import deque
 from typing import AsyncIterator, Optional
 
 from ._errors import NodeGone, TimedOut
-from ._vmmc import Export, Job, Notification, Session, Transfer
+from ._vmmc import Endpoint, Export, Job, Message, Notification, Session, Transfer
 
 # Notifications that queue for one export, as in the library; further ones are counted in `lost`.
 QUEUE_MAX = 4096
@@ -124,6 +125,34 @@ async def wait(transfer: Transfer, timeout: Optional[float] = None) -> int:
     if done is not None:
         return done
     return await asyncio.get_running_loop().run_in_executor(None, transfer.wait, timeout)
+
+
+async def messages(session: Session, endpoint: Endpoint) -> AsyncIterator[Message]:
+    """The messages of an endpoint of the session's, made with notify, as they come."""
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = endpoint.fileno()
+    # A daemon's descriptor tells of all messages, and of its end.
+    patience = _LOOK_EMBEDDED_S if session.node_info()["embedded"] else None
+
+    def told() -> None:
+        # Not again before the endpoint was polled: until then the descriptor stays readable.
+        loop.remove_reader(descriptor)
+        news.set()
+
+    try:
+        while True:
+            while (message := endpoint.poll()) is not None:
+                yield message
+            if not session.alive:
+                raise NodeGone("wait for a message: the node is gone; start it again and attach anew")
+            loop.add_reader(descriptor, told)
+            try:
+                await asyncio.wait_for(news.wait(), patience)
+            except TimeoutError:
+                pass
+            news.clear()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 async def changes(job: Job) -> AsyncIterator[tuple[str, int]]:
