@@ -25,6 +25,9 @@ pub enum Op {
     GatherSend,
     /// A record for an append ring.
     Append,
+    /// A payload, or a part of one, for the buffer of a token: `count` is the entry, `word` the key,
+    /// `counter` the tag; see [`RawCommand::part`].
+    TokenSend,
     /// Remote fetch into a region.
     Fetch,
     /// `operands[0]` is added; the old value is returned.
@@ -49,7 +52,7 @@ impl Op {
     /// Whether it carries data to the other side.
     #[inline]
     pub fn sends(self) -> bool {
-        matches!(self, Op::Send | Op::GatherSend | Op::Append)
+        matches!(self, Op::Send | Op::GatherSend | Op::Append | Op::TokenSend)
     }
 
     /// Whether it asks the other side for something and carries no data itself.
@@ -110,7 +113,7 @@ pub struct RawCommand {
     pub len: u64,
     /// With [`flags::NOTIFY`] or [`flags::WORD`], the word that the receiver gets.
     pub word: u64,
-    /// Ranges of a gather-send; refusals that the sender of an append has seen.
+    /// Ranges of a gather-send; refusals that the sender of an append has seen; entry of a token.
     pub count: u32,
 }
 
@@ -134,6 +137,17 @@ impl RawCommand {
     pub fn new(op: Op, import: u64) -> RawCommand {
         let (offset, counter, word, len, count) = (0, 0, 0, 0, 0);
         RawCommand { op, flags: 0, cookie: 0, import, offset, counter, region: 0, region_offset: 0, len, word, count }
+    }
+
+    /// Where a part of a payload by token goes in the payload, and how long that is: both in
+    /// `offset`.
+    pub fn part(&self) -> (u64, u64) {
+        (self.offset & u64::from(u32::MAX), self.offset >> 32)
+    }
+
+    /// The inverse of [`part`](Self::part), of a payload of less than 4 GiB.
+    pub fn set_part(&mut self, at: u32, total: u32) {
+        self.offset = u64::from(total) << 32 | u64::from(at);
     }
 
     /// Writes the command, with `inline` data if [`flags::INLINE`] is set, and makes it visible.
@@ -214,6 +228,7 @@ fn op_code(op: Op) -> u64 {
         Op::Flush => 6,
         Op::GatherSend => 7,
         Op::Append => 8,
+        Op::TokenSend => 9,
         Op::Redirect => 16,
         Op::CancelRedirect => 17,
         Op::Unknown => 0,
@@ -230,6 +245,7 @@ fn op_from_code(code: u64) -> Op {
         6 => Op::Flush,
         7 => Op::GatherSend,
         8 => Op::Append,
+        9 => Op::TokenSend,
         16 => Op::Redirect,
         17 => Op::CancelRedirect,
         _ => Op::Unknown,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 13;
+pub const CONTROL_VERSION: u32 = 14;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -94,9 +94,9 @@ pub enum Call {
         notify: bool,
         /// Whether incoming data may be redirected. Such an export is never mapped by importers.
         redirectable: bool,
-        /// Whether it is a ring to which importers append, with the right to write alone; its
-        /// counts of bytes read and written are 0. Such an export is never mapped by importers.
-        ring: bool,
+        /// What importers may do with it. A ring and a token table have the right to write alone, and
+        /// their memory is laid out as `docs/protocol.md` says.
+        kind: ExportKind,
         /// Whether importers on this node may map the region. Only granted when the export covers
         /// the whole region.
         mappable: bool,
@@ -346,8 +346,8 @@ pub struct Grant {
     pub notify: bool,
     /// Whether the exporter may redirect.
     pub redirectable: bool,
-    /// Whether the export is an append ring.
-    pub ring: bool,
+    /// What its importers may do with the export.
+    pub kind: ExportKind,
     /// Name of the exporting node.
     pub node: String,
     /// Whether the importer maps the region, else why not.
@@ -371,6 +371,18 @@ pub struct Grant {
     /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an
     /// import on this node.
     pub sealed: bool,
+}
+
+/// What importers may do with an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExportKind {
+    /// Memory: transfers go where their sender says.
+    #[default]
+    Memory,
+    /// An append ring.
+    Ring,
+    /// A token table.
+    Tokens,
 }
 
 /// Why an import goes through the engine and not through a mapping.

@@ -14,6 +14,14 @@ use std::io::Read;
 /// When there is no `/dev/urandom`, or no descriptor is left.
 pub fn random_bytes() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    fill_random(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Fills memory with random bytes of the kernel's.
+///
+/// # Errors
+/// The kernel's.
+pub fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
 }

@@ -104,7 +104,7 @@ impl Bench {
             access: Access::Anyone,
             notify: false,
             redirectable: false,
-            ring: false,
+            kind: vmmc_nic::ExportKind::Memory,
         };
         self.engines[1].export(now, owner, spec).expect("exported");
         let spec = ImportSpec {

@@ -6,6 +6,7 @@
 
 use crate::event::ByteRange;
 use crate::ids::{Cookie, ImportId, RegionId, RegionRef};
+use crate::tokens::TokenPart;
 
 /// The copy engine of a node. Offsets and lengths are in bytes.
 ///
@@ -130,6 +131,20 @@ pub enum Command<'a> {
         /// As of a send.
         completion: Option<Cookie>,
     },
+    /// Copies a payload, or a part of one, to the buffer of a token of the export, which is a token
+    /// table. If the token lets nothing in, the data is dropped: a posted send does not learn of it.
+    TokenSend {
+        /// Through this import.
+        import: ImportId,
+        /// Which token, and what is said of the payload.
+        token: TokenPart,
+        /// Where in the payload. The part at 0 comes first, the one that ends it last.
+        offset: u64,
+        /// The data.
+        source: Source<'a>,
+        /// As of a send.
+        completion: Option<Cookie>,
+    },
     /// Remote fetch: copy from the imported buffer.
     Fetch {
         /// Through this import.
@@ -172,6 +187,7 @@ impl Command<'_> {
             Command::Send { import, .. }
             | Command::GatherSend { import, .. }
             | Command::Append { import, .. }
+            | Command::TokenSend { import, .. }
             | Command::Fetch { import, .. }
             | Command::Atomic { import, .. }
             | Command::Flush { import, .. } => import,
@@ -183,7 +199,8 @@ impl Command<'_> {
         match *self {
             Command::Send { completion, .. }
             | Command::GatherSend { completion, .. }
-            | Command::Append { completion, .. } => completion,
+            | Command::Append { completion, .. }
+            | Command::TokenSend { completion, .. } => completion,
             Command::Fetch { cookie, .. } | Command::Atomic { cookie, .. } | Command::Flush { cookie, .. } => {
                 Some(cookie)
             }

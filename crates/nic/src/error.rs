@@ -121,6 +121,21 @@ pub enum OpError {
     /// The export is no ring.
     #[error("the export is no append ring; send to it")]
     NotAppendable,
+    /// The token does not let it in: it was never there, was used, or was cancelled, or its buffer is
+    /// too short.
+    #[error(
+        "token {index} of the table does not let it in: it is used, cancelled or not known there, or its buffer is shorter; ask its owner for another"
+    )]
+    TokenRefused {
+        /// Its entry.
+        index: u64,
+    },
+    /// The export is a token table, which takes payloads by token and nothing else.
+    #[error("the export is a token table; send by a token of it")]
+    TokenOnly,
+    /// The export is no token table.
+    #[error("the export is no token table; send to it without a token")]
+    NotByToken,
     /// A command named an address of its process that has no translation.
     #[error("page {page:#x} of this process is not pinned at its node; pin it again")]
     NotPinned {
@@ -153,6 +168,9 @@ impl OpError {
             OpError::RecordTooLong { .. } => 18,
             OpError::AppendOnly => 19,
             OpError::NotAppendable => 20,
+            OpError::TokenRefused { .. } => 21,
+            OpError::TokenOnly => 22,
+            OpError::NotByToken => 23,
         }
     }
 
@@ -169,6 +187,7 @@ impl OpError {
             OpError::BadRanges { ranges, max } => [ranges, max, 0],
             OpError::RingFull { needed, free, size } => [needed, free, size],
             OpError::RecordTooLong { len, max } => [len, max, 0],
+            OpError::TokenRefused { index } => [index, 0, 0],
             _ => [0; 3],
         }
     }
@@ -197,6 +216,9 @@ impl OpError {
             18 => OpError::RecordTooLong { len: a, max: b },
             19 => OpError::AppendOnly,
             20 => OpError::NotAppendable,
+            21 => OpError::TokenRefused { index: a },
+            22 => OpError::TokenOnly,
+            23 => OpError::NotByToken,
             _ => return None,
         })
     }
@@ -464,6 +486,18 @@ pub enum ExportError {
         min: u64,
         /// Bytes of the largest, with its head.
         max: u64,
+    },
+    /// No token table.
+    #[error(
+        "a token table has at least {min} bytes, a multiple of 8 at a multiple of 8, only the right to write, and neither redirections nor notifications; this one has {len} bytes at offset {offset}"
+    )]
+    BadTokenTable {
+        /// Where it would start.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes of the smallest.
+        min: u64,
     },
     /// Nobody could do anything with it.
     #[error("an export needs at least one right")]

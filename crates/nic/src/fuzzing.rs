@@ -13,6 +13,7 @@ use crate::wire::hello::{Introduction, Welcome};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 use crate::wire::{Reader, Writer};
 use crate::{AtomicOp, Engine, ExportId, ImportError, ImportTarget, OpError, Owner, Rights};
+use crate::{ExportKind, TokenPart};
 
 /// All that an engine has, but for its counters, what it is about to send, its budgets for answers
 /// to strangers, and hints for texts: what a datagram without proof must leave as it is.
@@ -172,6 +173,12 @@ impl Wild<'_> {
         }
     }
 
+    /// What is said of a payload: often one that these bytes are the whole of.
+    fn token(&mut self, len: u64) -> TokenPart {
+        let total = if self.one_in(2) { len } else { self.length() };
+        TokenPart { index: self.below(4) as u32, key: self.number(), tag: self.number(), total }
+    }
+
     /// A chunk of the same kind, with other contents.
     fn chunk<'d>(&mut self, like: &Chunk<'_>, data: &'d [u8]) -> Chunk<'d> {
         match like {
@@ -180,7 +187,8 @@ impl Wild<'_> {
                 let counter = if self.one_in(4) { Some(self.number()) } else { None };
                 let (ack_now, first) = (self.one_in(2), !self.one_in(4));
                 let (grant, offset) = (self.number(), self.number());
-                Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter }, data }
+                let token = self.one_in(4).then(|| self.token(data.len() as u64));
+                Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter, token }, data }
             }
             Chunk::Append { .. } => {
                 let (ack_now, notify, grant) = (self.one_in(2), self.one_in(2), self.number());
@@ -215,8 +223,9 @@ impl Wild<'_> {
             Chunk::ImportGrant { .. } => {
                 let (handle, grant, owner) = (self.handle(), self.number(), self.number() as u32);
                 let (export, len, rights) = (ExportId::from_u64(self.number()), self.length(), self.rights());
-                let [notify, redirectable, ring] = [2, 2, 3].map(|n| self.one_in(n));
-                Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring }
+                let [notify, redirectable] = [2, 2].map(|n| self.one_in(n));
+                let kind = [ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens][self.number() as usize % 3];
+                Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind }
             }
             Chunk::ImportFail { .. } => Chunk::ImportFail { handle: self.handle(), why: self.import_error() },
             Chunk::ImportCancel { .. } => Chunk::ImportCancel { handle: self.handle(), what: self.target() },

@@ -45,7 +45,7 @@
 //! let (owner, user) = (node.attach(1000)?, node.attach(1000)?);
 //! node.export(now, owner, ExportSpec {
 //!     name: Some("mailbox".into()), region: RegionId(0), offset: 0, len: 64, rights: Rights::ALL,
-//!     access: Access::SameUser, notify: true, redirectable: false, ring: false,
+//!     access: Access::SameUser, notify: true, redirectable: false, kind: ExportKind::Memory,
 //! })?;
 //! node.import(now, user, ImportSpec {
 //!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(),
@@ -92,6 +92,7 @@ mod slab;
 mod stats;
 mod tables;
 mod time;
+mod tokens;
 mod waiters;
 mod wire;
 
@@ -108,7 +109,10 @@ pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
 pub use redirect::{Redirect, RedirectAt};
-pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};
+pub use rights::{
+    Access, ExportKind, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights,
+};
 pub use ring::{RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};
 pub use time::Time;
+pub use tokens::{TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};

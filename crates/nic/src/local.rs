@@ -10,6 +10,7 @@ use crate::ranges::Ranges;
 use crate::rights::Rights;
 use crate::slab::Key;
 use crate::tables::{Appended, Appender, Export, Incoming, OpData, Tables, Target};
+use crate::tokens::TokenPart;
 
 /// An operation that has not ended. Its export may vanish at any time, so it is looked up anew.
 pub(crate) struct LocalOp {
@@ -30,6 +31,8 @@ pub(crate) enum LocalKind {
         counter: Option<u64>,
         /// Of a gather-send.
         ranges: Option<Box<Ranges>>,
+        /// Of a payload by token.
+        token: Option<Box<TokenPart>>,
     },
     Append {
         data: OpData,
@@ -82,11 +85,12 @@ impl LocalOp {
         let target = tables.target(self.export).ok_or(OpError::Revoked)?;
         match self.kind {
             LocalKind::Send { ranges: Some(_), .. } => self.gather_step(process, &target, tables, dma),
-            LocalKind::Send { data, len, notify, counter, ranges: None } => {
+            LocalKind::Send { data, len, notify, counter, ranges: None, ref token } => {
                 let piece = tables.piece(&target, self.offset + self.done, len - self.done);
                 let last = self.done + piece == len;
                 let at = self.offset + self.done;
-                put(process, &target, at, (data, self.done, piece), counter.filter(|_| last), tables, dma)?;
+                let with = (counter.filter(|_| last), token.as_deref());
+                put(process, &target, at, (data, self.done, piece), with, tables, dma)?;
                 self.done += piece;
                 if !last {
                     return Ok(Progress::More);
@@ -133,7 +137,7 @@ impl LocalOp {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Result<Progress, OpError> {
-        let LocalKind::Send { data, len, notify, counter, ranges: Some(ranges) } = &self.kind else {
+        let LocalKind::Send { data, len, notify, counter, ranges: Some(ranges), .. } = &self.kind else {
             unreachable!("the caller has looked")
         };
         let (data, len, notify, counter) = (*data, *len, *notify, *counter);
@@ -142,7 +146,7 @@ impl LocalOp {
             let (at, run) = ranges.place(done, len);
             let piece = tables.piece(target, at, run.min(left));
             let counter = counter.filter(|_| done + piece == len);
-            put(process, target, at, (data, done, piece), counter, tables, dma)?;
+            put(process, target, at, (data, done, piece), (counter, None), tables, dma)?;
             (done, left) = (done + piece, left - piece);
             if done == len || left == 0 {
                 break;
@@ -167,21 +171,25 @@ fn put(
     target: &Target,
     at: u64,
     (data, start, len): (OpData, u64, u64),
-    counter: Option<u64>,
+    (counter, token): (Option<u64>, Option<&TokenPart>),
     tables: &mut Tables,
     dma: &mut dyn Dma,
 ) -> Result<(), OpError> {
+    let mut land = |data: Incoming<'_>, tables: &mut Tables| match token {
+        Some(token) => tables.fill(target, token, at, data, dma),
+        None => tables.arrived(target, at, data, counter, dma),
+    };
     match data {
         OpData::Inline { slot } => {
             // Copied out: the pool and the landing both belong to the tables.
             let mut copy = [0; INLINE_BYTES_MAX];
             let copy = &mut copy[..len as usize];
             copy.copy_from_slice(tables.inline.data(slot, start, len as usize));
-            tables.arrived(target, at, Incoming::Bytes(copy), counter, dma)
+            land(Incoming::Bytes(copy), tables)
         }
         OpData::Memory { region, from } => {
             let data = Incoming::Memory { from: RegionRef { process, region }, offset: from + start, len };
-            tables.arrived(target, at, data, counter, dma)
+            land(data, tables)
         }
     }
 }

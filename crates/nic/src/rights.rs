@@ -122,9 +122,21 @@ pub struct ExportSpec {
     pub notify: bool,
     /// Whether incoming data can be redirected; costs a range table per export.
     pub redirectable: bool,
-    /// Whether it is a ring to which importers append records, and do nothing else. Its memory is
-    /// laid out as `docs/protocol.md` says; redirectable it is not.
-    pub ring: bool,
+    /// What senders may do with it.
+    pub kind: ExportKind,
+}
+
+/// What senders may do with an export. The memory of the last two is laid out as `docs/protocol.md`
+/// says; it has the right to write alone, and is not redirectable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ExportKind {
+    /// Memory: data goes where its sender says.
+    #[default]
+    Memory,
+    /// A ring to which importers append records.
+    Ring,
+    /// A table of buffers, each of which takes one payload of whoever has its token.
+    Tokens,
 }
 
 /// Which node.
@@ -242,8 +254,8 @@ pub struct ImportGrant {
     pub notify: bool,
     /// Whether its incoming data can be redirected.
     pub redirectable: bool,
-    /// Whether it is an append ring.
-    pub ring: bool,
+    /// What senders may do with it.
+    pub kind: ExportKind,
     /// Where it leads.
     pub exporter: Exporter,
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId, RegionId};
+use crate::rights::ExportKind;
 use crate::rights::Rights;
 
 macro_rules! counters {
@@ -52,6 +53,8 @@ counters! {
         out_of_window,
         /// Transfers refused at this node: no such grant, out of bounds, or without the right.
         refused,
+        /// Payloads, or parts of them, that came by a token that let nothing in.
+        tokens_refused,
         /// Hellos sent.
         hellos_out,
         /// Hellos received.
@@ -196,8 +199,8 @@ pub struct ExportInfo {
     pub notify: bool,
     /// Incoming data may be redirected.
     pub redirectable: bool,
-    /// It is an append ring.
-    pub ring: bool,
+    /// What senders may do with it.
+    pub kind: ExportKind,
     /// Imports on this node.
     pub local_importers: usize,
     /// Imports on other nodes.

@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
-use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
+use crate::rights::{Access, ExportKind, ImportSpec, ImportTarget, Owner, ROOT, Rights};
 use crate::ring::{RecordHead, Ring};
 use crate::slab::{Key, Slab};
 use crate::stats::Stats;
@@ -65,6 +65,7 @@ pub(crate) struct Export {
     pub(crate) notify: bool,
     pub(crate) redirector: Option<Box<Redirector>>,
     pub(crate) ring: Option<Box<Ring>>,
+    pub(crate) kind: ExportKind,
     pub(crate) grants: Vec<Key<Grant>>,
     pub(crate) local_importers: Vec<(ProcessId, Key<Import>)>,
 }
@@ -119,6 +120,18 @@ pub(crate) enum Arrivals {
     Redirected,
     /// It goes behind what is there.
     Appended,
+    /// It goes into the buffer of a token.
+    ByToken,
+}
+
+impl Arrivals {
+    pub(crate) fn kind(self) -> ExportKind {
+        match self {
+            Arrivals::Placed | Arrivals::Redirected => ExportKind::Memory,
+            Arrivals::Appended => ExportKind::Ring,
+            Arrivals::ByToken => ExportKind::Tokens,
+        }
+    }
 }
 
 /// The way to the export of an import.
@@ -141,8 +154,7 @@ pub(crate) struct Import {
     pub(crate) rights: Rights,
     pub(crate) route: Route,
     pub(crate) broken: Option<OpError>,
-    /// The export is an append ring.
-    pub(crate) ring: bool,
+    pub(crate) kind: ExportKind,
     /// As of a grant, for an export of this node.
     pub(crate) refusals: u32,
 }
@@ -271,6 +283,8 @@ impl Tables {
     pub(crate) fn fail(&mut self, process: ProcessId, import: ImportId, cookie: Option<Cookie>, why: OpError) {
         match cookie {
             Some(cookie) => self.complete(process, cookie, Err(why)),
+            // Whose message comes without its payload learns from its owner why.
+            None if matches!(why, OpError::TokenRefused { .. }) => {}
             None if self.process(process).is_some() => {
                 self.events.push_back(Event::SendFailed { process, import, why });
             }
@@ -321,10 +335,11 @@ impl Tables {
             base: export.offset,
             len: export.len,
             notify: export.notify,
-            arrivals: match (&export.redirector, &export.ring) {
-                (None, None) => Arrivals::Placed,
-                (Some(_), _) => Arrivals::Redirected,
-                (None, Some(_)) => Arrivals::Appended,
+            arrivals: match export.kind {
+                ExportKind::Memory if export.redirector.is_some() => Arrivals::Redirected,
+                ExportKind::Memory => Arrivals::Placed,
+                ExportKind::Ring => Arrivals::Appended,
+                ExportKind::Tokens => Arrivals::ByToken,
             },
         })
     }
@@ -468,6 +483,7 @@ impl Tables {
             }
             Arrivals::Redirected => self.stats.bytes_deposited += len,
             Arrivals::Appended => return Err(OpError::AppendOnly),
+            Arrivals::ByToken => return Err(OpError::TokenOnly),
         }
         let Some(export) = self.exports.get_mut(target.export) else { return Err(OpError::Revoked) };
         let owner = export.owner;
@@ -581,7 +597,7 @@ impl Incoming<'_> {
         }
     }
 
-    fn put(&self, start: u64, len: u64, to: RegionRef, to_offset: u64, dma: &mut dyn Dma) {
+    pub(crate) fn put(&self, start: u64, len: u64, to: RegionRef, to_offset: u64, dma: &mut dyn Dma) {
         if len == 0 {
             return;
         }
@@ -727,7 +743,7 @@ mod tests {
             rights: Rights::READ,
             route: Route::Local { position: 0 },
             broken: None,
-            ring: false,
+            kind: ExportKind::Memory,
             refusals: 0,
         };
         let keys: Vec<Key<Import>> =

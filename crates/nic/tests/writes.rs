@@ -1,4 +1,4 @@
-//! Gather-sends and appends: what arrives, in which order, and what does not.
+//! Gather-sends, appends and payloads by token: what arrives, in which order, and what does not.
 //!
 //! Invariant: each test does the same within a node and between nodes, where the network loses,
 //! doubles and reorders.
@@ -22,13 +22,15 @@ struct Fixture {
     cookie: u64,
 }
 
-fn fixture(here: bool, len: u64, ring: bool, senders: usize) -> Fixture {
+fn fixture(here: bool, len: u64, kind: ExportKind, senders: usize) -> Fixture {
     let mut world = World::pair(77, true);
     world.nodes[0].engine.add_peer(world.now, &[addr(1, 0)]).expect("room for a peer");
     let owner = world.process(1);
     let target = world.region(1, owner, 1, len as usize);
-    let rights = if ring { Rights::WRITE } else { Rights::ALL };
-    let spec = ExportSpec { ring, rights, ..export_spec(target.region, len, "it") };
+    let plain = kind == ExportKind::Memory;
+    let rights = if plain { Rights::ALL } else { Rights::WRITE };
+    let notify = kind != ExportKind::Tokens;
+    let spec = ExportSpec { kind, rights, notify, ..export_spec(target.region, len, "it") };
     let now = world.now;
     let export = world.nodes[1].engine.export(now, owner, spec).expect("a good export");
     let node = usize::from(here);
@@ -45,7 +47,7 @@ fn fixture(here: bool, len: u64, ring: bool, senders: usize) -> Fixture {
         let now = world.now;
         world.nodes[node].engine.import(now, process, spec, Cookie(0));
         let grant = world.import_answer(node).expect("granted");
-        assert_eq!(grant.ring, ring);
+        assert_eq!(grant.kind, kind);
         (process, grant.import)
     };
     let senders = (0..senders).map(|_| import(&mut world)).collect();
@@ -121,7 +123,7 @@ fn both(test: impl Fn(bool)) {
 #[test]
 fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
     both(|here| {
-        let mut s = fixture(here, 1 << 20, false, 1);
+        let mut s = fixture(here, 1 << 20, ExportKind::Memory, 1);
         // One inline, one of many short ranges, one of ranges longer than packets and local pieces.
         let short: Vec<(u64, u64)> = (0..GATHER_RANGES_MAX as u64).map(|i| (i * 24, 1 + i % 17)).collect();
         let long = vec![(700_000, 100_001), (30_000, 8), (30_008, 7), (300_000, 200_000)];
@@ -155,7 +157,7 @@ fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
 #[test]
 fn a_gather_send_with_a_wrong_range_moves_nothing() {
     both(|here| {
-        let mut s = fixture(here, 4_096, false, 1);
+        let mut s = fixture(here, 4_096, ExportKind::Memory, 1);
         let wrong =
             [vec![(0, 8), (4_090, 8)], vec![(0, 8)], vec![(0, 8), (8, 8), (16, 1)], vec![(0, 8), (8, 0), (8, 8)]];
         for ranges in wrong {
@@ -174,7 +176,7 @@ fn a_gather_send_with_a_wrong_range_moves_nothing() {
 
 #[test]
 fn a_process_has_a_bounded_number_of_ranges_under_way_and_gets_them_back() {
-    let mut s = fixture(false, 4_096, false, 1);
+    let mut s = fixture(false, 4_096, ExportKind::Memory, 1);
     s.world.faults = Faults::default();
     let (process, import) = s.senders[0];
     let memory = s.world.region(0, process, 9, GATHER_RANGES_MAX);
@@ -193,7 +195,7 @@ fn a_process_has_a_bounded_number_of_ranges_under_way_and_gets_them_back() {
 #[test]
 fn appended_records_come_whole_in_the_order_of_each_sender_and_say_who_sent_them() {
     both(|here| {
-        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 3);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, ExportKind::Ring, 3);
         let (mut sent, mut got) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
         // Far more than the ring holds, so that records go on at its beginning.
         for round in 0..40u64 {
@@ -223,7 +225,7 @@ fn appended_records_come_whole_in_the_order_of_each_sender_and_say_who_sent_them
 #[test]
 fn a_full_ring_refuses_and_no_later_record_overtakes_one_that_was_refused() {
     both(|here| {
-        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 2);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, ExportKind::Ring, 2);
         let data = [5; INLINE_BYTES_MAX];
         let fits = RING_BYTES / (RECORD_HEAD_BYTES + INLINE_BYTES_MAX as u64);
         // Posted together, far more than there is room for: a first part comes, and nothing else.
@@ -252,7 +254,7 @@ fn a_full_ring_refuses_and_no_later_record_overtakes_one_that_was_refused() {
 #[test]
 fn an_owner_that_writes_nonsense_into_its_ring_gets_records_or_refusals_and_nothing_worse() {
     both(|here| {
-        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, ExportKind::Ring, 1);
         let mut chance = 5u64;
         let mut refusals = 0;
         for word in 0..600 {
@@ -281,7 +283,7 @@ fn an_owner_that_writes_nonsense_into_its_ring_gets_records_or_refusals_and_noth
 #[test]
 fn rings_take_appends_and_nothing_else_takes_them() {
     both(|here| {
-        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, true, 1);
+        let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, ExportKind::Ring, 1);
         let (process, import) = s.senders[0];
         s.world.send(s.node, process, import, 0, &[0xff; 8], 1);
         assert_eq!(s.world.completion(s.node, 1), Err(OpError::AppendOnly));
@@ -304,10 +306,11 @@ fn rings_take_appends_and_nothing_else_takes_them() {
         let told = s.world.wait_for(1, |event| matches!(event, Event::Notification { .. }));
         assert!(matches!(told, Event::Notification { offset: RING_HEAD_BYTES, len, .. } if len == max));
 
-        let mut s = fixture(here, 4_096, false, 1);
+        let mut s = fixture(here, 4_096, ExportKind::Memory, 1);
         assert_eq!(s.append(0, b"no ring", 0, 0), Err(OpError::NotAppendable));
         let (now, owner) = (s.world.now, s.target.process);
-        let good = ExportSpec { ring: true, rights: Rights::WRITE, ..export_spec(s.target.region, 8_320, "ring") };
+        let good =
+            ExportSpec { kind: ExportKind::Ring, rights: Rights::WRITE, ..export_spec(s.target.region, 8_320, "ring") };
         let wrong = [
             ExportSpec { rights: Rights::ALL, ..good.clone() },
             ExportSpec { redirectable: true, ..good.clone() },
@@ -319,6 +322,234 @@ fn rings_take_appends_and_nothing_else_takes_them() {
         for spec in wrong {
             let refused = s.world.nodes[1].engine.export(now, owner, spec);
             assert!(matches!(refused, Err(ExportError::BadRing { .. })), "{refused:?}");
+        }
+        assert!(s.world.nodes[1].engine.export(now, owner, good).is_ok());
+    });
+}
+
+const BUFFER_BYTES: u64 = 300_000;
+/// Where the first of the buffers begins, behind the entries.
+const FIRST_BUFFER: u64 = 256;
+
+/// A table of three buffers, the first two armed with the keys 4 and 8.
+fn table(here: bool, senders: usize) -> Fixture {
+    let mut s = fixture(here, FIRST_BUFFER + 3 * BUFFER_BYTES, ExportKind::Tokens, senders);
+    for (index, key) in [(0, 4), (1, 8)] {
+        s.set_entry(index, TokenState::Armed.word(key));
+    }
+    s
+}
+
+fn entry_at(index: u32) -> usize {
+    (u64::from(index) * TOKEN_ENTRY_BYTES) as usize
+}
+
+fn buffer(index: u32) -> u64 {
+    FIRST_BUFFER + u64::from(index) * BUFFER_BYTES
+}
+
+impl Fixture {
+    fn table_memory(&mut self) -> &mut Vec<u8> {
+        self.world.nodes[1].memory.regions.get_mut(&self.target).expect("it is there")
+    }
+
+    fn set_entry(&mut self, index: u32, state: u64) {
+        let entry = TokenEntry { state, tag: 0, total: 0, offset: buffer(index), bytes: BUFFER_BYTES };
+        self.table_memory()[entry_at(index)..][..40].copy_from_slice(&entry.to_bytes());
+    }
+
+    fn entry(&mut self, index: u32) -> TokenEntry {
+        TokenEntry::from_bytes(&std::array::from_fn(|i| self.table_memory()[entry_at(index) + i]))
+    }
+
+    fn state(&mut self, index: u32) -> (u64, TokenState) {
+        TokenState::of_word(self.entry(index).state)
+    }
+
+    fn holds(&mut self, index: u32, data: &[u8]) -> bool {
+        self.table_memory()[buffer(index) as usize..].starts_with(data)
+    }
+
+    /// Posts a part of a payload; gives the cookie of its completion.
+    fn post_part(&mut self, sender: usize, token: TokenPart, offset: u64, data: &[u8]) -> u64 {
+        let (process, import) = self.senders[sender];
+        self.cookie += 1;
+        let completion = Some(Cookie(self.cookie));
+        let source = if data.len() <= INLINE_BYTES_MAX {
+            Source::Inline(data)
+        } else {
+            let memory = self.world.region(self.node, process, 9 + self.cookie as u32, data.len());
+            self.world.fill(self.node, memory, |at| data[at]);
+            Source::Region { region: memory.region, offset: 0, len: data.len() as u64 }
+        };
+        let command = Command::TokenSend { import, token, offset, source, completion };
+        self.world.post(self.node, process, command).expect("room");
+        self.cookie
+    }
+
+    fn send_part(&mut self, sender: usize, token: TokenPart, offset: u64, data: &[u8]) -> Result<u64, OpError> {
+        let cookie = self.post_part(sender, token, offset, data);
+        self.world.completion(self.node, cookie)
+    }
+
+    fn send_payload(&mut self, sender: usize, token: TokenPart, data: &[u8]) -> Result<u64, OpError> {
+        self.send_part(sender, TokenPart { total: data.len() as u64, ..token }, 0, data)
+    }
+}
+
+fn token(index: u32, key: u64, tag: u64) -> TokenPart {
+    TokenPart { index, key, tag, total: 0 }
+}
+
+fn data(len: u64, seed: u64) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + seed) as u8).collect()
+}
+
+#[test]
+fn a_payload_by_token_fills_its_buffer_once_and_leaves_its_tag() {
+    both(|here| {
+        for len in [0, 1, 200, 5_000, BUFFER_BYTES] {
+            let mut s = table(here, 2);
+            let (first, second) = (data(len, 1), data(len, 2));
+            assert_eq!(s.send_payload(0, token(0, 4, 77), &first), Ok(len), "{here} {len}");
+            assert_eq!((s.state(0), s.entry(0).tag, s.entry(0).total), ((4, TokenState::Done), 77, len));
+            assert!(s.holds(0, &first), "{here} {len}");
+            let again = s.send_payload(1, token(0, 4, 78), &second);
+            assert_eq!(again, Err(OpError::TokenRefused { index: 0 }));
+            assert_eq!((s.entry(0).tag, s.holds(0, &first)), (77, true));
+            assert_eq!(s.state(1), (8, TokenState::Armed));
+            assert_eq!(s.world.nodes[1].engine.stats().tokens_refused, 1, "{here} {len}");
+        }
+    });
+}
+
+#[test]
+fn a_payload_in_parts_is_done_with_the_last_and_parts_of_others_stay_out() {
+    both(|here| {
+        let mut s = table(here, 2);
+        let all = data(150_000, 3);
+        let ours = TokenPart { total: 150_000, ..token(1, 8, 5) };
+        let theirs = TokenPart { tag: 6, ..ours };
+        assert_eq!(s.send_part(0, ours, 0, &all[..50_000]), Ok(50_000));
+        assert_eq!(s.state(1), (8, TokenState::Filling));
+        let refused = Err(OpError::TokenRefused { index: 1 });
+        assert_eq!(s.send_part(1, theirs, 0, &[0xee; 150_000]), refused);
+        assert_eq!(s.send_part(1, theirs, 60_000, &[0xee; 90_000]), refused);
+        assert_eq!(s.send_part(0, ours, 50_000, &all[50_000..]), Ok(100_000));
+        assert_eq!((s.state(1), s.entry(1).tag), ((8, TokenState::Done), 5));
+        assert!(s.holds(1, &all));
+        assert_eq!(s.send_part(0, ours, 50_000, &[0xee; 10]), refused, "nothing comes after the end");
+        assert!(s.holds(1, &all));
+    });
+}
+
+#[test]
+fn nothing_goes_by_a_token_that_is_wrong_cancelled_or_not_there() {
+    both(|here| {
+        let mut s = table(here, 1);
+        s.set_entry(1, TokenState::Cancelled.word(8));
+        for (index, key) in [(0, 8), (0, 0), (1, 8), (2, 0), (2, 4), (8, 4), (TOKENS_OUT, 4), (u32::MAX, 4)] {
+            let refused = s.send_payload(0, token(index, key, 1), &[0xee; 1_000]);
+            assert_eq!(refused, Err(OpError::TokenRefused { index: index.into() }), "{here} {key}");
+        }
+        let long = s.send_payload(0, token(0, 4, 1), &vec![0xee; BUFFER_BYTES as usize + 1]);
+        assert_eq!(long, Err(OpError::TokenRefused { index: 0 }));
+        let past = s.send_part(0, TokenPart { total: 7, ..token(0, 4, 1) }, 0, &[0xee; 8]);
+        assert_eq!(past, Err(OpError::OutOfBounds { offset: 0, len: 8, size: 7 }));
+        assert_eq!(s.state(0), (4, TokenState::Armed));
+        assert!(!s.table_memory().contains(&0xee), "{here}");
+        // An owner that writes nonsense into its table harms nobody but itself.
+        let state = TokenState::Armed.word(4);
+        let wild = TokenEntry { state, tag: 0, total: 0, offset: u64::MAX - 3, bytes: BUFFER_BYTES };
+        s.table_memory()[..40].copy_from_slice(&wild.to_bytes());
+        assert!(matches!(s.send_payload(0, token(0, 4, 1), &[0xee; 1_000]), Err(OpError::OutOfBounds { .. })));
+        assert!(!s.table_memory().contains(&0xee), "{here}");
+    });
+}
+
+/// An entry past those that count, in a table that is not so long either.
+const TOKENS_OUT: u32 = vmmc_nic::limits::TOKENS_MAX as u32;
+
+#[test]
+fn a_cancel_in_mid_payload_keeps_the_rest_out() {
+    both(|here| {
+        let mut s = table(here, 1);
+        let part = TokenPart { total: 2_000, ..token(0, 4, 9) };
+        assert_eq!(s.send_part(0, part, 0, &[1; 1_000]), Ok(1_000));
+        s.set_entry(0, TokenState::Cancelled.word(4));
+        let refused = s.send_part(0, part, 1_000, &[0xee; 1_000]);
+        assert_eq!(refused, Err(OpError::TokenRefused { index: 0 }));
+        assert!(!s.table_memory().contains(&0xee) && s.state(0) == (4, TokenState::Cancelled), "{here}");
+    });
+}
+
+#[test]
+fn of_many_payloads_by_one_token_one_comes_whole() {
+    both(|here| {
+        let mut s = table(here, 4);
+        let all: Vec<Vec<u8>> = (0..4).map(|sender| data(40_000, sender + 100)).collect();
+        let cookies: Vec<u64> = (0..4)
+            .map(|sender| {
+                let part = TokenPart { total: 40_000, ..token(0, 4, sender as u64) };
+                s.post_part(sender, part, 0, &all[sender])
+            })
+            .collect();
+        let results: Vec<_> = cookies.into_iter().map(|cookie| s.world.completion(s.node, cookie)).collect();
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{here} {results:?}");
+        let winner = s.entry(0).tag as usize;
+        assert!(results[winner].is_ok() && s.holds(0, &all[winner]), "{here}");
+    });
+}
+
+#[test]
+fn a_refused_payload_is_dropped_quietly_when_nobody_waits_for_it() {
+    both(|here| {
+        let mut s = table(here, 1);
+        let (process, import) = s.senders[0];
+        let part = TokenPart { total: 5, ..token(0, 12, 1) };
+        let source = Source::Inline(b"hello");
+        let posted = Command::TokenSend { import, token: part, offset: 0, source, completion: None };
+        s.world.post(s.node, process, posted).expect("room");
+        s.world.run_to_quiescence();
+        let told = |event: &Event| matches!(event, Event::SendFailed { .. } | Event::ImportBroken { .. });
+        let node = s.node;
+        assert!(!s.world.nodes[node].events.iter().any(told), "{here}");
+        assert_eq!(s.send_payload(0, token(0, 4, 2), b"right"), Ok(5));
+    });
+}
+
+#[test]
+fn tables_take_payloads_only_and_other_exports_take_none() {
+    both(|here| {
+        let mut s = table(here, 1);
+        let (process, import) = s.senders[0];
+        let (source, completion) = (Source::Inline(b"x"), Some(Cookie(7)));
+        let send = Command::Send { import, offset: 0, source, notify: None, counter: None, completion };
+        s.world.post(s.node, process, send).expect("room");
+        assert_eq!(s.world.completion(s.node, 7), Err(OpError::TokenOnly));
+        let ranges = [ByteRange { start: 0, end: 1 }];
+        let gather = Command::GatherSend { import, ranges: &ranges, source, notify: None, counter: None, completion };
+        s.world.post(s.node, process, gather).expect("room");
+        assert_eq!(s.world.completion(s.node, 7), Err(OpError::TokenOnly));
+        for kind in [ExportKind::Memory, ExportKind::Ring] {
+            let mut s = fixture(here, RING_HEAD_BYTES + RING_BYTES, kind, 1);
+            assert_eq!(s.send_payload(0, token(0, 4, 1), b"x"), Err(OpError::NotByToken));
+        }
+        let now = s.world.now;
+        let owner = s.target.process;
+        let (kind, rights) = (ExportKind::Tokens, Rights::WRITE);
+        let good = ExportSpec { kind, rights, notify: false, ..export_spec(s.target.region, 4_096, "more") };
+        let bad = [
+            ExportSpec { len: 64, ..good.clone() },
+            ExportSpec { len: 4_092, ..good.clone() },
+            ExportSpec { offset: 4, ..good.clone() },
+            ExportSpec { rights: Rights::ALL, ..good.clone() },
+            ExportSpec { redirectable: true, ..good.clone() },
+            ExportSpec { notify: true, ..good.clone() },
+        ];
+        for spec in bad {
+            let refused = s.world.nodes[1].engine.export(now, owner, spec);
+            assert!(matches!(refused, Err(ExportError::BadTokenTable { .. })), "{refused:?}");
         }
         assert!(s.world.nodes[1].engine.export(now, owner, good).is_ok());
     });

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
+use vmmc_host::control::ExportKind;
 use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
     encode,
@@ -208,7 +209,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                         access: Access::Anyone,
                         notify: false,
                         redirectable: true,
-                        ring: false,
+                        kind: ExportKind::Memory,
                         mappable: false,
                     },
                 };
@@ -675,7 +676,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
             },
             notify: noise.one_in(2),
             redirectable: noise.one_in(2),
-            ring: noise.one_in(3),
+            kind: noise.pick(&[ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens]),
             mappable: noise.one_in(2),
         },
         8 => Call::Unexport { export: id(noise), moving: noise.one_in(2) },

@@ -12,6 +12,7 @@ use common::wild::{HONEST, HOSTILE, as_user, can_be_others};
 use common::{Honest, Node, ask, attach_call, connect, nap};
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use vmmc_host::control::ExportKind;
 use vmmc_host::control::{Access, Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
 use vmmc_host::wait::Deadline;
@@ -59,7 +60,7 @@ fn export_nameless(region: u32) -> Call {
         access: Access::SameUser,
         notify: false,
         redirectable: false,
-        ring: false,
+        kind: ExportKind::Memory,
         mappable: false,
     }
 }

@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
+use vmmc_nic::ExportKind;
 
 use vmmc_nic::{Access, ExportSpec, OpError, Rights};
 
@@ -128,7 +129,7 @@ impl Cluster {
             access: Access::Anyone,
             notify: true,
             redirectable: false,
-            ring: false,
+            kind: ExportKind::Memory,
         };
         self.export(proc, region, spec, None).then_some(proc)
     }

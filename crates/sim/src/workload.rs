@@ -4,6 +4,7 @@
 //! Invariant: an export is in the model before any event is taken that may come of it, because an
 //! import that waits for its name is granted by the very call that makes it.
 
+use vmmc_nic::ExportKind;
 use vmmc_nic::{
     Access, ExportSpec, ImportSpec, ImportTarget, NodeSpec, Owner, PingBy, RegionId, RegionRef, Rights, Time,
 };
@@ -144,7 +145,7 @@ impl Cluster {
             access,
             notify,
             redirectable: redirectable && !ring,
-            ring,
+            kind: if ring { ExportKind::Ring } else { ExportKind::Memory },
         };
         self.export(proc, region, spec, users);
     }
@@ -169,7 +170,7 @@ impl Cluster {
             );
         }
         if let Ok(id) = result {
-            let ExportSpec { name, offset, len, rights, notify, redirectable, ring, .. } = spec;
+            let ExportSpec { name, offset, len, rights, notify, redirectable, kind, .. } = spec;
             let life = self.model.nodes[node].incarnations.len() - 1;
             let (born_ns, ended) = (self.model.now_ns, None);
             let (redirects, empty_sends, arrived) = (Vec::new(), Vec::new(), Spans::default());
@@ -185,7 +186,7 @@ impl Cluster {
                 users,
                 notify,
                 redirectable,
-                ring: ring.then(Ring::default),
+                ring: (kind == ExportKind::Ring).then(Ring::default),
                 born_ns,
                 ended,
                 redirects,

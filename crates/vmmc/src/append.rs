@@ -15,6 +15,7 @@ use crate::transfer::{Moving, Transfer};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
+use vmmc_host::control::ExportKind;
 use vmmc_nic::limits::APPEND_BYTES_MAX;
 use vmmc_nic::{OpError, Rights};
 use vmmc_utlb::Op as Trace;
@@ -132,7 +133,7 @@ impl Shared {
 
     fn check_append(&self, len: usize) -> Result<(), TransferError> {
         self.check_right(Rights::WRITE)?;
-        let error = if !self.ring {
+        let error = if self.kind != ExportKind::Ring {
             OpError::NotAppendable
         } else if len > APPEND_BYTES_MAX {
             OpError::RecordTooLong { len: len as u64, max: APPEND_BYTES_MAX as u64 }

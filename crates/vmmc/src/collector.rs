@@ -178,7 +178,9 @@ fn complete(core: &Core, completion: &Completion) {
         return core.redirects.answered(completion);
     }
     let finished = core.slots.complete(completion, failure.map_or(Ok(completion.value), Err));
-    if let Some((import, error)) = finished.failed {
+    // A payload that its token does not let in is no failure of its import.
+    let failed = finished.failed.filter(|(_, error)| !matches!(error, OpError::TokenRefused { .. }));
+    if let Some((import, error)) = failed {
         core.imports.deliver(import, Broken::Send(error));
     }
     core.release(finished.hold);

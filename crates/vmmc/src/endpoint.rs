@@ -19,20 +19,21 @@ mod frame;
 mod layout;
 
 use crate::core::Core;
-use crate::error::{AccessError, ExportError, WaitError};
+use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
     ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
-    REAPED_AT_ONCE,
+    REAPED_AT_ONCE, TOKEN_TABLES_MAX,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
+use crate::tokens::{ByToken, TokenBuffer, TokenRefused, TokenTable};
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 use frame::Frames;
-use layout::{Call, Head, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
+use layout::{Call, Head, Payload, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -89,6 +90,8 @@ pub struct Endpoint {
     reap_next: usize,
     /// Channels of senders that were refused, until they have read so.
     refused: VecDeque<Export>,
+    /// Of payloads by token: the last one is armed, buffers of the others are out.
+    tables: Vec<TokenTable>,
     counts: EndpointCounts,
 }
 
@@ -113,6 +116,7 @@ pub struct EndpointBuilder {
     access: Access,
     shape: Shape,
     notify: bool,
+    tokens: Option<(u64, u64)>,
 }
 
 /// A message that has come.
@@ -121,6 +125,7 @@ pub struct Message {
     control: [u8; CONTROL_MESSAGE_BYTES_MAX],
     len: usize,
     payload: Option<Frame>,
+    by_token: Option<ByToken>,
     from: Sender,
 }
 
@@ -153,7 +158,14 @@ struct Channel {
 impl EndpointBuilder {
     pub(crate) fn new(session: Session, name: &str) -> EndpointBuilder {
         let shape = Shape { frames: 0, frame_bytes: 0 };
-        EndpointBuilder { session, name: name.to_string(), access: Access::default(), shape, notify: false }
+        EndpointBuilder {
+            session,
+            name: name.to_string(),
+            access: Access::default(),
+            shape,
+            notify: false,
+            tokens: None,
+        }
     }
 
     /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
@@ -176,17 +188,26 @@ impl EndpointBuilder {
         self
     }
 
+    /// Buffers for payloads by token: so many, up to 4,096, of so many bytes; default none. See
+    /// [`Endpoint::token_buffer`].
+    pub fn tokens(mut self, count: u64, bytes: u64) -> Self {
+        self.tokens = Some((count, bytes));
+        self
+    }
+
     /// Makes the endpoint.
     ///
     /// # Errors
     /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
     pub fn create(self) -> Result<Endpoint, ExportError> {
-        let EndpointBuilder { session, name, access, shape, notify } = self;
+        let EndpointBuilder { session, name, access, shape, notify, tokens } = self;
         let Shape { frames, frame_bytes } = shape;
         let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
         if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
             return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
         }
+        let table = |(count, bytes)| session.token_table(count, bytes).access(access.clone()).create();
+        let tables = tokens.map(table).transpose()?.into_iter().collect();
         let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
         let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
         let watch = || session.core().watch(&[board.id(), calls.export().id()]);
@@ -210,6 +231,7 @@ impl EndpointBuilder {
             reaped_at: all_polled_at,
             reap_next: 0,
             refused: VecDeque::new(),
+            tables,
             counts: EndpointCounts::default(),
         })
     }
@@ -231,6 +253,12 @@ impl Message {
         self.payload.take()
     }
 
+    /// If its payload went by token: by which, and how many bytes are in the buffer of that; or why
+    /// they are not.
+    pub fn by_token(&self) -> Option<ByToken> {
+        self.by_token
+    }
+
     /// Who sent it: the node vouches for session and process.
     pub fn from(&self) -> Sender {
         self.from
@@ -246,19 +274,28 @@ impl Channel {
     }
 
     /// Takes the next message, which is there. None: what is there is none.
-    fn take(&mut self, shape: Shape) -> Option<Message> {
+    fn take(&mut self, shape: Shape, tables: &[TokenTable]) -> Option<Message> {
         let end = slot_end(self.taken);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let head = Head::decode(head, shape)?;
         let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
         self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
-        let payload = match head.payload {
-            Some((index, bytes)) => Some(Frames::take(&self.frames, index, bytes)?),
-            None => None,
-        };
+        let (mut payload, mut by_token) = (None, None);
+        match head.payload {
+            Payload::None => {}
+            Payload::Frame(index, bytes) => payload = Some(Frames::take(&self.frames, index, bytes)?),
+            Payload::ByToken(len) => {
+                let mut bytes = [0; 32];
+                self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");
+                let (token, tag) = Head::token_from(&bytes);
+                let table = tables.iter().find(|table| table.id() == token.table);
+                let len = table.map_or(Err(TokenRefused::Wrong), |table| table.came(token, tag, len));
+                by_token = Some(ByToken { token, len });
+            }
+        }
         self.taken += 1;
         self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
-        Some(Message { control, len: head.control, payload, from: self.from })
+        Some(Message { control, len: head.control, payload, by_token, from: self.from })
     }
 
     /// Whether its sender is to mark the board.
@@ -320,6 +357,54 @@ impl Endpoint {
             self.set_all_quiet();
         }
         Ok(self.poll_senders())
+    }
+
+    /// A free buffer for a payload by token. Its [token](TokenBuffer::token) goes to whoever is to
+    /// send the payload, be it through others; that one needs a connection to this endpoint, and
+    /// sends with [`Connection::send_by_token`]. The message says so,
+    /// [`Message::by_token`](Message::by_token).
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-token-buffer").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let mut endpoint = session.endpoint("answers").tokens(8, 64 << 10).create()?;
+    /// let buffer = endpoint.token_buffer()?;
+    /// let token = buffer.token(); // goes out in a message
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut answers = session.connect("answers").open().expect("it is there");
+    ///         answers.send_by_token(b"here it is", token, b"a long answer").expect("there is room");
+    ///     });
+    ///     let message = endpoint.wait()?;
+    ///     let by_token = message.by_token().expect("it has one");
+    ///     assert_eq!((by_token.token, by_token.len), (token, Ok(13)));
+    ///     Ok::<(), vmmc::WaitError>(())
+    /// })?;
+    /// assert_eq!(buffer.to_vec()?, b"a long answer");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn token_buffer(&mut self) -> Result<TokenBuffer, TokenError> {
+        let endpoint = || self.name.clone();
+        let Some(table) = self.tables.last() else { return Err(TokenError::None { endpoint: endpoint() }) };
+        if let Some(buffer) = table.arm().map_err(|error| TokenError::Access { endpoint: endpoint(), error })? {
+            return Ok(buffer);
+        }
+        let (count, bytes) = (table.count(), table.buffer_bytes());
+        if table.filling() * 2 < count || self.tables.len() >= TOKEN_TABLES_MAX {
+            return Err(TokenError::InUse { endpoint: endpoint(), count });
+        }
+        // Senders that died in mid-payload have it: a new one is in its place.
+        let table = self.session.token_table(count, bytes).access(self.access.clone()).create();
+        let table = table.map_err(|error| TokenError::Table { endpoint: endpoint(), error: Box::new(error) })?;
+        self.tables.retain(TokenTable::is_in_use);
+        self.tables.push(table);
+        let armed = self.tables.last().expect("it was just put there").arm();
+        let armed = armed.map_err(|error| TokenError::Access { endpoint: self.name.clone(), error })?;
+        Ok(armed.expect("all of it is free"))
     }
 
     /// A descriptor for event loops (poll, epoll): readable when [`poll`](Self::poll) may have a
@@ -454,7 +539,7 @@ impl Endpoint {
             }
             channel.empty = 0;
             self.turn = turn + 1;
-            let Some(message) = channel.take(self.shape) else {
+            let Some(message) = channel.take(self.shape, &self.tables) else {
                 self.counts.misbehaved += 1;
                 self.remove(at);
                 return None;

@@ -5,7 +5,7 @@
 //! is an assertion.
 
 use crate::Rights;
-use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, FRAME_BYTES_MAX};
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, FRAME_BYTES_MAX, TOKEN_BYTES_MAX, TOKENS_MAX};
 use std::time::Duration;
 use thiserror::Error;
 use vmmc_host::adopt::AdoptError;
@@ -225,6 +225,16 @@ pub enum ExportError {
         /// Bytes of each.
         bytes: u64,
     },
+    /// There are no such token tables.
+    #[error(
+        "token table: {count} buffers of {bytes} bytes; ask for up to {TOKENS_MAX}, of 1 to {TOKEN_BYTES_MAX} bytes"
+    )]
+    Tokens {
+        /// How many were asked for.
+        count: u64,
+        /// Bytes of each.
+        bytes: u64,
+    },
     /// The kernel gave no descriptor for event loops.
     #[error("endpoint {name:?}: {why}; raise the limit of descriptors (ulimit -n)")]
     Descriptor {
@@ -337,6 +347,14 @@ pub enum MessageError {
         /// How long, milliseconds.
         after_ms: u64,
     },
+    /// Where the payload of a token goes could not be imported in time.
+    #[error("message to endpoint {endpoint:?}: {error}")]
+    Import {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: ImportError,
+    },
     /// The connection has ended, or the node did not do it.
     #[error("message to endpoint {endpoint:?}: {error}")]
     Transfer {
@@ -344,6 +362,43 @@ pub enum MessageError {
         endpoint: String,
         /// Why.
         error: TransferError,
+    },
+}
+
+/// Why there is no buffer for a payload by token.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TokenError {
+    /// The endpoint was made without.
+    #[error("endpoint {endpoint:?} has no buffers for payloads by token; make it with `tokens`")]
+    None {
+        /// Name of the endpoint.
+        endpoint: String,
+    },
+    /// All of them are in use.
+    #[error(
+        "endpoint {endpoint:?}: all {count} buffers for payloads by token are in use; drop some, or make it with more"
+    )]
+    InUse {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Buffers.
+        count: u64,
+    },
+    /// They are not this process's, or there are no keys.
+    #[error("endpoint {endpoint:?}: {error}")]
+    Access {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: AccessError,
+    },
+    /// Senders died in mid-payload and left too few, and more could not be made.
+    #[error("endpoint {endpoint:?}: {error}")]
+    Table {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// Why.
+        error: Box<ExportError>,
     },
 }
 
@@ -597,6 +652,12 @@ pub enum AccessError {
     NoRecord {
         /// Bytes of records before it.
         at: u64,
+    },
+    /// Tokens need keys that nobody guesses.
+    #[error("the kernel gives no random bytes ({why}); make /dev/urandom readable")]
+    NoKeys {
+        /// Why.
+        why: std::io::ErrorKind,
     },
     /// The memory belongs to the session of the parent process.
     #[error(

@@ -12,7 +12,7 @@ use crate::notification::{HandlerGuard, Notification};
 use crate::session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vmmc_host::control::{Access, Answer, Call};
+use vmmc_host::control::{Access, Answer, Call, ExportKind};
 use vmmc_host::{Deadline, Region};
 use vmmc_nic::{ExportId, Rights};
 
@@ -56,7 +56,7 @@ pub struct ExportBuilder {
     notify: bool,
     redirectable: bool,
     mappable: bool,
-    ring: bool,
+    kind: ExportKind,
 }
 
 /// How an ended export was made unreachable.
@@ -81,7 +81,7 @@ impl ExportBuilder {
             notify: false,
             redirectable: false,
             mappable: true,
-            ring: false,
+            kind: ExportKind::Memory,
         }
     }
 
@@ -126,7 +126,13 @@ impl ExportBuilder {
 
     /// An append ring.
     pub(crate) fn ring(mut self) -> Self {
-        (self.ring, self.rights, self.mappable) = (true, Rights::WRITE, false);
+        (self.kind, self.rights, self.mappable) = (ExportKind::Ring, Rights::WRITE, false);
+        self
+    }
+
+    /// A token table.
+    pub(crate) fn tokens(mut self) -> Self {
+        (self.kind, self.rights) = (ExportKind::Tokens, Rights::WRITE);
         self
     }
 
@@ -152,7 +158,7 @@ impl ExportBuilder {
             access: self.access.clone(),
             notify: self.notify,
             redirectable: self.redirectable,
-            ring: self.ring,
+            kind: self.kind,
             mappable: self.mappable,
         };
         let export = match core.call(call, &[], deadline) {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
-use vmmc_host::control::{Call, Grant, Moved, NotMapped};
+use vmmc_host::control::{Call, ExportKind, Grant, Moved, NotMapped};
 use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, ImportId, OpError, Rights};
@@ -57,6 +57,8 @@ use vmmc_nic::{ExportId, ImportId, OpError, Rights};
 pub struct Import {
     /// Present if the transfers are copies by the caller.
     pub(crate) mapped: Option<Mapped>,
+    /// The same, of a token table, where nothing goes but payloads by token.
+    pub(crate) mapped_table: Option<Mapped>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -69,8 +71,7 @@ pub(crate) struct Shared {
     pub(crate) rights: Rights,
     pub(crate) notify: bool,
     redirectable: bool,
-    /// The export is an append ring: no offset of it is within reach.
-    pub(crate) ring: bool,
+    pub(crate) kind: ExportKind,
     /// Appends that were refused, as far as their callers know.
     pub(crate) refusals: Arc<AtomicU32>,
     sealed: bool,
@@ -139,7 +140,7 @@ impl Import {
             rights,
             notify: grant.notify,
             redirectable: grant.redirectable,
-            ring: grant.ring,
+            kind: grant.kind,
             refusals: Arc::default(),
             sealed: grant.sealed,
             owner: grant.owner,
@@ -151,7 +152,11 @@ impl Import {
             posted: AtomicBool::new(false),
             core,
         };
-        Ok(Import { mapped, shared: Arc::new(shared) })
+        let (mapped, mapped_table) = match shared.kind {
+            ExportKind::Tokens => (None, mapped),
+            _ => (mapped, None),
+        };
+        Ok(Import { mapped, mapped_table, shared: Arc::new(shared) })
     }
 
     /// Bytes.
@@ -191,7 +196,7 @@ impl Import {
     /// Stores through it need a [`Binding`](crate::Binding), which tells the exporter that they
     /// happen.
     pub fn as_ptr(&self) -> Option<*const u8> {
-        self.mapped.as_ref().map(|mapped| mapped.region().as_ptr().cast_const())
+        self.mapping().map(|mapped| mapped.region().as_ptr().cast_const())
     }
 
     /// Which path it uses, and why not a better one.
@@ -221,7 +226,12 @@ impl Import {
     /// that came when all 1,024 counters of the session were taken;
     /// [`Session::stats`](crate::Session::stats) has those too.
     pub fn moved(&self) -> Moved {
-        self.mapped.as_ref().map(Mapped::moved).unwrap_or_default()
+        self.mapping().map(Mapped::moved).unwrap_or_default()
+    }
+
+    /// What is mapped of the export, whatever its kind.
+    fn mapping(&self) -> Option<&Mapped> {
+        self.mapped.as_ref().or(self.mapped_table.as_ref())
     }
 
     /// Why it cannot be used any more, if so.
@@ -232,7 +242,7 @@ impl Import {
         if let Some(error) = shared.deferred.ended() {
             return Some(shared.op_error(error));
         }
-        match &self.mapped {
+        match self.mapping() {
             Some(mapped) => mapped.probe().err().map(|fault| shared.fault(fault)),
             None => shared.core.usable().err().map(|end| shared.end(end, Duration::ZERO)),
         }
@@ -543,7 +553,7 @@ impl Import {
     }
 
     fn flush_within(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
-        let Some(mapped) = &self.mapped else { return self.shared.flush_engine(limit) };
+        let Some(mapped) = self.mapping() else { return self.shared.flush_engine(limit) };
         fence();
         mapped.probe().map_err(|fault| self.shared.fault(fault))
     }
@@ -591,15 +601,17 @@ impl Shared {
     /// Bytes that have an offset for transfers.
     #[inline]
     fn reach(&self) -> u64 {
-        if self.ring { 0 } else { self.len }
+        if self.kind == ExportKind::Memory { self.len } else { 0 }
     }
 
     #[cold]
     fn out_of_bounds(&self, offset: u64, len: u64) -> TransferError {
-        if self.ring {
-            return TransferError::Engine { import: self.label.clone(), error: OpError::AppendOnly };
+        let import = self.label.clone();
+        match self.kind {
+            ExportKind::Memory => TransferError::OutOfBounds { import, offset, len, size: self.len },
+            ExportKind::Ring => TransferError::Engine { import, error: OpError::AppendOnly },
+            ExportKind::Tokens => TransferError::Engine { import, error: OpError::TokenOnly },
         }
-        TransferError::OutOfBounds { import: self.label.clone(), offset, len, size: self.len }
     }
 
     pub(crate) fn check_send(&self, offset: u64, len: u64, counter: Option<u64>) -> Result<(), TransferError> {
@@ -696,7 +708,7 @@ impl Drop for Import {
     fn drop(&mut self) {
         let shared = &*self.shared;
         if let Some(OpError::OwnerDied) = shared.deferred.ended() {
-            if let Some(mapped) = &self.mapped {
+            if let Some(mapped) = self.mapping() {
                 mapped.peer.mark_dead();
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::error::{
     AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
-    PlaceError, RedirectError, TransferError, UnexportError, WaitError,
+    PlaceError, RedirectError, TokenError, TransferError, UnexportError, WaitError,
 };
 use vmmc_host::RegionError;
 use vmmc_host::adopt::AdoptError;
@@ -169,7 +169,7 @@ impl Kind for ExportError {
         match self {
             ExportError::Memory { error, .. } => error.kind(),
             ExportError::Call { error, .. } => error.kind(),
-            ExportError::Frames { .. } => ErrorKind::Invalid,
+            ExportError::Frames { .. } | ExportError::Tokens { .. } => ErrorKind::Invalid,
             ExportError::Descriptor { .. } => ErrorKind::System,
         }
     }
@@ -188,11 +188,23 @@ impl Kind for ConnectError {
     }
 }
 
+impl Kind for TokenError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            TokenError::None { .. } => ErrorKind::Invalid,
+            TokenError::InUse { .. } => ErrorKind::Full,
+            TokenError::Access { error, .. } => error.kind(),
+            TokenError::Table { error, .. } => error.kind(),
+        }
+    }
+}
+
 impl Kind for MessageError {
     fn kind(&self) -> ErrorKind {
         match self {
             MessageError::ControlTooLong { .. } | MessageError::PayloadTooLong { .. } => ErrorKind::Invalid,
             MessageError::Full { .. } => ErrorKind::Full,
+            MessageError::Import { error, .. } => error.kind(),
             MessageError::Transfer { error, .. } => error.kind(),
         }
     }
@@ -256,6 +268,7 @@ impl Kind for AccessError {
             AccessError::OutOfBounds { .. } => ErrorKind::OutOfBounds,
             AccessError::Misaligned { .. } => ErrorKind::Misaligned,
             AccessError::NoRecord { .. } => ErrorKind::Invalid,
+            AccessError::NoKeys { .. } => ErrorKind::System,
             AccessError::Forked { .. } => ErrorKind::Forked,
         }
     }

@@ -70,6 +70,7 @@
 //! | wait for several things at once, descriptors among them | [`Session::wait_any`] |
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
+//! | take one payload in a buffer, from whoever has its token | [`Session::token_table`], [`Import::send_token`] |
 //! | take messages from many senders, with payloads and credit | [`Session::endpoint`], [`Session::connect`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | post thousands of receive buffers ahead | [`Export::post_redirect`] |
@@ -127,6 +128,8 @@ mod staging;
 mod start;
 mod stats;
 mod target;
+mod token_send;
+mod tokens;
 mod trace;
 mod transfer;
 mod wait_any;
@@ -141,7 +144,7 @@ pub use endpoint::{
 };
 pub use error::{
     AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
-    PlaceError, RedirectError, TransferError, UnexportError, WaitError,
+    PlaceError, RedirectError, TokenError, TransferError, UnexportError, WaitError,
 };
 pub use explain::{Explanation, Path};
 pub use export::{Export, ExportBuilder, Revocation};
@@ -157,6 +160,7 @@ pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
 pub use target::{AnyTarget, PostTarget, Scatter, Target};
+pub use tokens::{Arrival, ByToken, PayloadToken, TokenBuffer, TokenRefused, TokenTable, TokenTableBuilder};
 #[doc(hidden)]
 pub use trace::{LeftBehind, left_behind};
 pub use transfer::Transfer;

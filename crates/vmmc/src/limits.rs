@@ -20,7 +20,9 @@ pub const START_LINGER_S: u64 = 60;
 
 /// Bytes of a send that travel in the descriptor.
 pub const INLINE_BYTES_MAX: usize = SLOT_INLINE;
-pub use vmmc_nic::limits::{APPEND_BYTES_MAX, GATHER_RANGES_MAX};
+pub use vmmc_nic::limits::{APPEND_BYTES_MAX, GATHER_RANGES_MAX, TOKENS_MAX};
+/// Bytes of a payload by token: what a command can say, and less.
+pub const TOKEN_BYTES_MAX: u64 = 1 << 30;
 /// Redirections of one process at once: as many as its node takes.
 pub const REDIRECTIONS_MAX: usize = vmmc_nic::limits::REDIRECTS_PER_PROCESS_MAX;
 /// Places in the completion ring kept for reports of failed sends.
@@ -121,6 +123,10 @@ pub const ENDPOINT_SLOTS: u64 = 64;
 pub const ENDPOINT_FRAMES_MAX: u64 = 64;
 /// Bytes of a frame.
 pub const FRAME_BYTES_MAX: u64 = 64 << 10;
+/// Token tables of an endpoint: those that senders who died in mid-payload have filled are replaced.
+pub const TOKEN_TABLES_MAX: usize = 4;
+/// Token tables that a connection has imported: of the endpoint's, the last ones used.
+pub const CONNECTION_TABLES_MAX: usize = 4;
 /// Senders of an endpoint: each takes an export of its process, which may have twice as many.
 pub const ENDPOINT_SENDERS_MAX: usize = vmmc_host::limits::EXPORTS_PER_PROCESS_MAX / 2;
 /// Senders that an endpoint polls one by one: a line each. The others mark a byte when they send.

@@ -9,6 +9,7 @@
 use crate::lanes;
 use crate::limits::SHARED_LANE;
 use crate::peers::Peer;
+use crate::source::Piece;
 use crate::trace::Tracer;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,6 +22,7 @@ use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
+use vmmc_nic::{OpError, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};
 use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
@@ -265,6 +267,54 @@ impl Mapped {
             count.sent(len);
             Ok(())
         })
+    }
+
+    /// A payload by token, to the buffer that the entry of the token names; what refuses it, if
+    /// anything does. `each` gives its pieces.
+    pub(crate) fn send_token(
+        &self,
+        token: &TokenPart,
+        each: impl FnOnce(&mut dyn FnMut(Piece<'_>)),
+    ) -> Result<Result<(), OpError>, Fault> {
+        self.store_through(|count: Meter<'_>| {
+            let (entry, to) = match self.take_token(token) {
+                Ok(place) => place,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let (mut at, mut result) = (to, Ok(()));
+            each(&mut |piece| {
+                if result.is_ok() {
+                    result = self.store(piece.len(), |how| match piece {
+                        Piece::Bytes(bytes) => self.region.write_by(how, at, bytes),
+                        Piece::Shared(from, start, len) => from.copy_to_by(how, start, &self.region, at, len),
+                    });
+                    at += piece.len();
+                }
+            });
+            result?;
+            let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(token.key));
+            // Unless the owner has withdrawn it meanwhile.
+            let _ = self.region.word(entry)?.compare_exchange(filling, done, Ordering::Release, Ordering::Relaxed);
+            count.sent(token.total);
+            Ok(Ok(()))
+        })
+    }
+
+    /// Takes the key of an entry; where the entry is, and where its buffer. What stands there is the
+    /// exporter's claim.
+    fn take_token(&self, token: &TokenPart) -> Result<(u64, u64), OpError> {
+        let size = self.region.len_bytes();
+        let at = token.entry_at(size)?;
+        let word = |index: u64| self.region.word(at + 8 * index).expect("an entry is in the table");
+        let [state, tag, total, offset, bytes] = [0, 1, 2, 3, 4].map(|index| word(index).load(Ordering::Relaxed));
+        let to = TokenEntry { state, tag, total, offset, bytes }.place(token, 0, token.total, size)?;
+        let [armed, filling] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(token.key));
+        word(0)
+            .compare_exchange(armed, filling, Ordering::AcqRel, Ordering::Relaxed)
+            .map_err(|_| OpError::TokenRefused { index: token.index.into() })?;
+        word(TOKEN_TAG_AT / 8).store(token.tag, Ordering::Relaxed);
+        word(TOKEN_TOTAL_AT / 8).store(token.total, Ordering::Relaxed);
+        Ok((at, to))
     }
 
     /// Copies into the exporter's memory, by the stores that pay for so many bytes.

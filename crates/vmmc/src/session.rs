@@ -20,6 +20,7 @@ use crate::pinned_table::PinnedTable;
 use crate::pins::PinOptions;
 use crate::ring::{Ring, RingBuilder};
 use crate::stats::SessionStats;
+use crate::tokens::TokenTableBuilder;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -381,6 +382,12 @@ impl Session {
     /// append.
     pub fn ring(&self, bytes: u64) -> RingBuilder {
         RingBuilder::new(self.export(Ring::export_bytes(bytes)))
+    }
+
+    /// Buffers, so many of so many bytes each, that take one payload each from whoever has their
+    /// token.
+    pub fn token_table(&self, count: u64, bytes: u64) -> TokenTableBuilder {
+        TokenTableBuilder::new(self, count, bytes)
     }
 
     /// An endpoint of this name, to which others connect and send messages.

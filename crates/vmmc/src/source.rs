@@ -15,6 +15,7 @@ use crate::sending::Sending;
 use crate::transfer::Moving;
 use std::ops::Range;
 use vmmc_host::Region;
+use vmmc_nic::TokenPart;
 
 /// Memory to send from, for [`Import::send`], [`Import::send_with`] and [`Import::post_send`].
 ///
@@ -154,6 +155,11 @@ pub trait Sealed<'a>: Clone {
         result
     }
 
+    /// Sends a payload by token through the engine; returns when the source may be changed.
+    fn send_token(&self, shared: &Shared, token: TokenPart) -> Result<(), TransferError> {
+        shared.send_token_copied(token, self)
+    }
+
     /// Sends without options.
     #[inline]
     fn send_plain(self, import: &Import, offset: u64) -> Result<(), TransferError> {
@@ -162,7 +168,7 @@ pub trait Sealed<'a>: Clone {
 }
 
 impl Piece<'_> {
-    fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::Shared(_, _, len) => *len,
@@ -316,6 +322,10 @@ impl Sealed<'static> for BufferRange<'_> {
     fn send_engine(&self, shared: &Shared, offset: u64, options: SendOptions) -> Result<(), TransferError> {
         let mut ticket = shared.send_registered(self, offset, options)?;
         shared.finish(&mut ticket, &shared.limit(options)).map(drop)
+    }
+
+    fn send_token(&self, shared: &Shared, token: TokenPart) -> Result<(), TransferError> {
+        shared.send_token_registered(token, self)
     }
 
     fn queue(

@@ -11,11 +11,13 @@ use crate::limits::{
     LENGTH_BYTES_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
 };
 use crate::redirect::Redirector;
+use crate::rights::ExportKind;
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::ring::{self, Ring};
 use crate::slab::{Key, Slab};
 use crate::tables::{Export, Import, Process, Route, SessionId, Wait, WaitAt, WaitFor};
 use crate::time::Time;
+use crate::tokens;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
 
@@ -128,7 +130,8 @@ impl Engine {
             access: spec.access,
             notify: spec.notify,
             redirector: spec.redirectable.then(Box::<Redirector>::default),
-            ring: spec.ring.then(Box::<Ring>::default),
+            ring: (spec.kind == ExportKind::Ring).then(Box::<Ring>::default),
+            kind: spec.kind,
             grants: Vec::new(),
             local_importers: Vec::new(),
         });
@@ -161,8 +164,10 @@ impl Engine {
         if spec.rights.is_empty() {
             return Err(ExportError::NoRights);
         }
-        if spec.ring {
-            ring::check(spec)?;
+        match spec.kind {
+            ExportKind::Memory => {}
+            ExportKind::Ring => ring::check(spec)?,
+            ExportKind::Tokens => tokens::check(spec)?,
         }
         if let Access::Users(users) = &spec.access {
             if users.len() > ACCESS_USERS_MAX {
@@ -268,7 +273,7 @@ impl Engine {
             rights,
             route: Route::Pending(Key::NONE),
             broken: None,
-            ring: false,
+            kind: ExportKind::Memory,
             refusals: 0,
         });
         let node = spec.node.clone();
@@ -343,13 +348,13 @@ impl Engine {
             rights,
             notify: export.notify,
             redirectable: export.redirector.is_some(),
-            ring: export.ring.is_some(),
+            kind: export.kind,
             exporter: Exporter::Local { process: export.owner, region: export.memory.region, offset: export.offset },
         };
         let len = export.len;
         if let Some(entry) = self.tables.import_mut(process, import) {
-            let (export, ring, route) = (grant.export, grant.ring, Route::Local { position });
-            *entry = Import { export, len, rights, route, broken: None, ring, refusals: 0 };
+            let (export, kind, route) = (grant.export, grant.kind, Route::Local { position });
+            *entry = Import { export, len, rights, route, broken: None, kind, refusals: 0 };
         }
         self.tables.events.push_back(Event::ImportDone { process, cookie, result: Ok(grant) });
     }

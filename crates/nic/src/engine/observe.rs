@@ -133,7 +133,7 @@ impl Engine {
             rights: export.rights,
             notify: export.notify,
             redirectable: export.redirector.is_some(),
-            ring: export.ring.is_some(),
+            kind: export.kind,
             local_importers: export.local_importers.len(),
             remote_importers: export.grants.len(),
         })

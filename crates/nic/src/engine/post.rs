@@ -12,11 +12,12 @@ use crate::limits::{
 };
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::ranges::{self, Ranges};
-use crate::rights::Rights;
+use crate::rights::{ExportKind, Rights};
 use crate::session::{Op, OpKind};
 use crate::slab::Key;
 use crate::tables::{Import, OpData, Route, SessionId, Tables};
 use crate::time::Time;
+use crate::tokens::TokenPart;
 use crate::wire::chunk::{ATOMIC_REQUEST_BYTES, FETCH_REQUEST_BYTES, WRITE_BYTES};
 use std::net::SocketAddr;
 
@@ -74,9 +75,11 @@ impl Engine {
             }
             Command::Fetch { .. } => FETCH_REQUEST_BYTES,
             Command::Atomic { .. } => ATOMIC_REQUEST_BYTES,
-            Command::Send { .. } | Command::GatherSend { .. } | Command::Append { .. } | Command::Flush { .. } => {
-                return None;
-            }
+            Command::Send { .. }
+            | Command::GatherSend { .. }
+            | Command::Append { .. }
+            | Command::TokenSend { .. }
+            | Command::Flush { .. } => return None,
         };
         let entry = self.tables.process(process)?;
         let import = command.import();
@@ -142,7 +145,7 @@ impl Engine {
             return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
         let op = Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind);
-        session.enqueue(Op { ranges, ..op });
+        session.enqueue(Op { ranges, token: token_of(&command), ..op });
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }
@@ -164,7 +167,9 @@ impl Engine {
             return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
         let kind = match kind {
-            OpKind::Send { data, notify, counter } => LocalKind::Send { data, len, notify, counter, ranges },
+            OpKind::Send { data, notify, counter } => {
+                LocalKind::Send { data, len, notify, counter, ranges, token: token_of(&command) }
+            }
             OpKind::Append { data, word, notify, refusals } => LocalKind::Append { data, len, word, notify, refusals },
             OpKind::Fetch { region, to } => LocalKind::Fetch { region, to, len },
             OpKind::Atomic(op) => LocalKind::Atomic(op),
@@ -252,13 +257,21 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
         }
         Command::Append { source, .. } => {
             has_right(import.rights, Rights::WRITE)?;
-            if !import.ring {
+            if import.kind != ExportKind::Ring {
                 return Err(OpError::NotAppendable);
             }
             let (len, max) = (source.len(), APPEND_BYTES_MAX as u64);
             if len > max {
                 return Err(OpError::RecordTooLong { len, max });
             }
+            check_source(&source)
+        }
+        Command::TokenSend { token, offset, source, .. } => {
+            has_right(import.rights, Rights::WRITE)?;
+            if import.kind != ExportKind::Tokens {
+                return Err(OpError::NotByToken);
+            }
+            in_bounds(offset, source.len(), token.total)?;
             check_source(&source)
         }
         Command::Fetch { offset, len, region_offset, .. } => {
@@ -299,6 +312,13 @@ fn take_ranges(process: ProcessId, command: &Command<'_>, tables: &mut Tables) -
     Ok(Some(Box::new(Ranges::new(ranges))))
 }
 
+/// What is said of a payload that goes by token.
+#[inline]
+fn token_of(command: &Command<'_>) -> Option<Box<TokenPart>> {
+    let Command::TokenSend { token, .. } = command else { return None };
+    Some(Box::new(*token))
+}
+
 /// Where data is until the operation ends; `None`: no buffer for it.
 #[inline]
 fn op_data(process: ProcessId, source: &Source<'_>, tables: &mut Tables) -> Option<OpData> {
@@ -317,6 +337,10 @@ fn op_kind(process: ProcessId, command: &Command<'_>, tables: &mut Tables) -> Op
         }
         Command::GatherSend { source, notify, counter, .. } => {
             (0, source.len(), OpKind::Send { data: op_data(process, &source, tables)?, notify, counter })
+        }
+        Command::TokenSend { offset, source, .. } => {
+            let data = op_data(process, &source, tables)?;
+            (offset, source.len(), OpKind::Send { data, notify: None, counter: None })
         }
         Command::Append { source, word, notify, refusals, .. } => {
             let data = op_data(process, &source, tables)?;

@@ -28,6 +28,7 @@ use crate::slab::{Key, Slab};
 use crate::stats::PeerStats;
 use crate::tables::{OpData, SessionId, Tables};
 use crate::time::Time;
+use crate::tokens::TokenPart;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
@@ -47,6 +48,8 @@ pub(crate) struct Op {
     pub(crate) kind: OpKind,
     /// Where a gather-send goes.
     pub(crate) ranges: Option<Box<Ranges>>,
+    /// Of a payload by token.
+    pub(crate) token: Option<Box<TokenPart>>,
     /// Bytes of a send put into chunks, of a fetch received.
     pub(crate) progress: u64,
     /// Chunks of this side that name it.
@@ -66,7 +69,7 @@ impl Op {
         (offset, len): (u64, u64),
         kind: OpKind,
     ) -> Op {
-        let ranges = None;
+        let (ranges, token) = (None, None);
         Op {
             process,
             import,
@@ -76,6 +79,7 @@ impl Op {
             len,
             kind,
             ranges,
+            token,
             progress: 0,
             chunks: 0,
             queued: true,

@@ -343,6 +343,9 @@ fn write(
     tables: &mut Tables,
     dma: &mut dyn Dma,
 ) -> Result<(), OpError> {
+    if let Some(token) = &head.token {
+        return tables.fill(target, token, head.offset, Incoming::Bytes(data), dma);
+    }
     in_bounds(head.offset, data.len() as u64, target.len)?;
     tables.arrived(target, head.offset, Incoming::Bytes(data), head.counter, dma)?;
     if let Some((offset, len, word)) = head.notify {

@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId};
 use crate::limits::{GRANTS_MAX, INBOUND_REQUESTS_MAX, REMOTE_WAITS_PER_PEER_MAX, share_allows};
 use crate::local::{aligned, has_right, in_bounds};
+use crate::rights::ExportKind;
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
 use crate::tables::{Arrivals, Export, Grant, Route, Tables, Wait, WaitAt, WaitFor};
@@ -46,8 +47,8 @@ impl Session {
             Chunk::ImportRequest { handle, uid, rights, owner, wait, what } => {
                 self.import_requested(handle, (uid, rights, owner), wait, what, tables);
             }
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring } => {
-                let answer = Granted { grant, export, owner, len, rights, notify, redirectable, ring };
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind } => {
+                let answer = Granted { grant, export, owner, len, rights, notify, redirectable, kind };
                 self.answered(Asked::import(handle));
                 self.import_granted(handle, answer, peer, tables);
             }
@@ -146,7 +147,7 @@ impl Session {
                     rights,
                     notify: target.notify,
                     redirectable: target.arrivals == Arrivals::Redirected,
-                    ring: target.arrivals == Arrivals::Appended,
+                    kind: target.arrivals.kind(),
                 });
             }
             Err(why) => {
@@ -196,7 +197,7 @@ impl Session {
         import.export = answer.export;
         import.len = answer.len;
         import.rights = answer.rights;
-        import.ring = answer.ring;
+        import.kind = answer.kind;
         import.route = Route::Remote { via, grant: answer.grant };
         self.imports += 1;
         let result = Ok(ImportGrant {
@@ -207,7 +208,7 @@ impl Session {
             rights: answer.rights,
             notify: answer.notify,
             redirectable: answer.redirectable,
-            ring: answer.ring,
+            kind: answer.kind,
             exporter: Exporter::Remote { node: peer.clone() },
         });
         tables.events.push_back(Event::ImportDone { process, cookie, result });
@@ -271,5 +272,5 @@ struct Granted {
     rights: Rights,
     notify: bool,
     redirectable: bool,
-    ring: bool,
+    kind: ExportKind,
 }

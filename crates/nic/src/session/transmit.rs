@@ -20,7 +20,8 @@ use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
     ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
-    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
+    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
+    write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
@@ -393,6 +394,7 @@ impl Session {
             offset,
             notify: notify.filter(|_| last).map(|word| (span.0, span.1, word)),
             counter: counter.filter(|_| last),
+            token: op.token.as_deref().copied(),
         };
         head.write(len, out);
         match data {
@@ -563,6 +565,8 @@ impl Session {
                 let mut head = WRITE_BYTES;
                 head += if notify.is_some() { WRITE_NOTIFY_BYTES } else { 0 };
                 head += if counter.is_some() { WRITE_COUNTER_BYTES } else { 0 };
+                let by_token = if op.token.is_some() { WRITE_TOKEN_BYTES } else { 0 };
+                head += by_token;
                 let all_left = op.len - op.progress;
                 // A chunk is of one range.
                 let left = op.ranges.as_ref().map_or(all_left, |ranges| ranges.place(op.progress, op.len).1);
@@ -587,7 +591,7 @@ impl Session {
                 runs.add(number, out);
                 let ack_now = last && wants_answer && alone;
                 self.encode_write(key, part, take as u32, last, ack_now, out, tables, dma);
-                let bytes = WRITE_BYTES + take + if last { head - WRITE_BYTES } else { 0 };
+                let bytes = take + if last { head } else { WRITE_BYTES + by_token };
                 let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
                 self.tx.push_in_flight(body, bytes, packet);
                 let op = self.ops.get_mut(key).expect("found above");

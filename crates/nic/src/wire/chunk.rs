@@ -5,7 +5,8 @@ use crate::command::AtomicOp;
 use crate::error::{ErrorArgs, ImportError, OpError};
 use crate::ids::ExportId;
 use crate::limits::{EXPORT_NAME_BYTES_MAX, LENGTH_BYTES_MAX};
-use crate::rights::{ImportTarget, Owner, Rights};
+use crate::rights::{ExportKind, ImportTarget, Owner, Rights};
+use crate::tokens::TokenPart;
 
 /// First byte of a chunk; frames that are no chunks are below.
 pub(crate) const CHUNK_FIRST: u8 = 0x10;
@@ -37,6 +38,8 @@ pub(crate) const FLAG_NOTIFY: u8 = 2;
 pub(crate) const FLAG_COUNTER: u8 = 4;
 /// Flag of a write: a new send begins.
 pub(crate) const FLAG_FIRST: u8 = 8;
+/// Flag of a write: it goes into the buffer of a token.
+pub(crate) const FLAG_TOKEN: u8 = 16;
 /// Flag of fetched data: nothing follows.
 pub(crate) const FLAG_LAST: u8 = 1;
 
@@ -44,6 +47,7 @@ pub(crate) const FLAG_LAST: u8 = 1;
 pub(crate) const WRITE_BYTES: usize = 22;
 pub(crate) const WRITE_NOTIFY_BYTES: usize = 24;
 pub(crate) const WRITE_COUNTER_BYTES: usize = 8;
+pub(crate) const WRITE_TOKEN_BYTES: usize = 28;
 pub(crate) const FETCH_DATA_BYTES: usize = 22;
 pub(crate) const FETCH_REQUEST_BYTES: usize = 33;
 pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
@@ -130,7 +134,7 @@ pub(crate) enum Chunk<'a> {
         rights: Rights,
         notify: bool,
         redirectable: bool,
-        ring: bool,
+        kind: ExportKind,
     },
     ImportFail {
         handle: Handle,
@@ -251,14 +255,14 @@ impl<'a> Chunk<'a> {
                 out.u8((*wait).into());
                 write_target(what, out);
             }
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring } => {
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind } => {
                 write_handle(IMPORT_GRANT, *handle, out);
                 out.u64(*grant);
                 out.u64(export.to_u64());
                 out.u32(*owner);
                 out.u64(*len);
                 out.u8(rights.bits());
-                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1 | u8::from(*ring) << 2);
+                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1 | (*kind as u8) << 2);
             }
             Chunk::ImportFail { handle, why } => {
                 write_handle(IMPORT_FAIL, *handle, out);
@@ -290,13 +294,15 @@ pub(crate) struct WriteHead {
     /// Offset and length of the whole send, and the word of its sender.
     pub(crate) notify: Option<(u64, u64, u64)>,
     pub(crate) counter: Option<u64>,
+    /// The offset is then that in the payload.
+    pub(crate) token: Option<TokenPart>,
 }
 
 impl WriteHead {
     /// Of a send that is one chunk, with which nothing comes.
     #[inline]
     pub(crate) fn whole(ack_now: bool, grant: u64, offset: u64) -> WriteHead {
-        WriteHead { ack_now, first: true, grant, offset, notify: None, counter: None }
+        WriteHead { ack_now, first: true, grant, offset, notify: None, counter: None, token: None }
     }
 
     #[inline]
@@ -312,6 +318,9 @@ impl WriteHead {
         if self.counter.is_some() {
             flags |= FLAG_COUNTER;
         }
+        if self.token.is_some() {
+            flags |= FLAG_TOKEN;
+        }
         out.u8(flags);
         out.u64(self.grant);
         out.u64(self.offset);
@@ -323,6 +332,10 @@ impl WriteHead {
         }
         if let Some(counter) = self.counter {
             out.u64(counter);
+        }
+        if let Some(TokenPart { index, key, tag, total }) = self.token {
+            out.u32(index);
+            [key, tag, total].iter().for_each(|word| out.u64(*word));
         }
     }
 }
@@ -365,9 +378,15 @@ fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     let (grant, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
     let notify = if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?, reader.u64()?)) } else { None };
     let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
+    let token = if flags & FLAG_TOKEN != 0 { Some(read_token(reader)?) } else { None };
     let data = reader.bytes(len as usize)?;
     let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);
-    Some(Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter }, data })
+    Some(Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter, token }, data })
+}
+
+fn read_token(reader: &mut Reader<'_>) -> Option<TokenPart> {
+    let index = reader.u32()?;
+    Some(TokenPart { index, key: reader.u64()?, tag: reader.u64()?, total: reader.u64()? })
 }
 
 fn read_append<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
@@ -421,8 +440,14 @@ fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
             if len > LENGTH_BYTES_MAX {
                 return None;
             }
-            let (notify, redirectable, ring) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring }
+            let (notify, redirectable) = (flags & 1 != 0, flags & 2 != 0);
+            let kind = match flags >> 2 & 3 {
+                0 => ExportKind::Memory,
+                1 => ExportKind::Ring,
+                2 => ExportKind::Tokens,
+                _ => return None,
+            };
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind }
         }
         IMPORT_FAIL => {
             let handle = read_handle(reader)?;

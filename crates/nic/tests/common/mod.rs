@@ -436,7 +436,7 @@ pub fn export_spec(region: RegionId, len: u64, name: &str) -> ExportSpec {
         access: Access::SameUser,
         notify: true,
         redirectable: false,
-        ring: false,
+        kind: ExportKind::Memory,
     }
 }
 

@@ -14,8 +14,10 @@ use crate::limits::{
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use vmmc_host::abi::GateState;
+use vmmc_host::control;
 use vmmc_host::control::{Access as HostAccess, Answer, Call, Refusal, RefusalCode};
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
+use vmmc_nic::ExportKind;
 use vmmc_nic::{Access, ExportId, ExportSpec, ImportId, ProcessId, RegionId, RegionRef, Rights, Time, UnexportError};
 
 /// What the station knows of an export beyond the engine's tables.
@@ -120,7 +122,7 @@ impl Revocations {
 
 impl Station {
     pub(super) fn export(&mut self, now: Time, index: usize, call: Call) -> Result<Answer, Refusal> {
-        let Call::Export { name, region, offset, len, rights, access, notify, redirectable, ring, mappable } = call
+        let Call::Export { name, region, offset, len, rights, access, notify, redirectable, kind, mappable } = call
         else {
             unreachable!("called for exports only");
         };
@@ -144,7 +146,17 @@ impl Station {
         self.shares.check(uid, Table::Exports, 1).map_err(|full| full.refusal())?;
         self.free_name(index, uid, name.as_deref(), now);
         let access = access_of(access);
-        let spec = ExportSpec { name, region: at.region, offset, len, rights, access, notify, redirectable, ring };
+        let spec = ExportSpec {
+            name,
+            region: at.region,
+            offset,
+            len,
+            rights,
+            access,
+            notify,
+            redirectable,
+            kind: engine_kind(kind),
+        };
         let export = self.engine.export(now, id, spec).map_err(|e| refusal::export(&e))?;
         self.memory.hold(id, at.region);
         self.take_share(index, Table::Exports, 1)?;
@@ -294,5 +306,23 @@ fn access_of(access: HostAccess) -> Access {
         HostAccess::SameUser => Access::SameUser,
         HostAccess::Anyone => Access::Anyone,
         HostAccess::Users(users) => Access::Users(users),
+    }
+}
+
+/// What the engine calls a kind of export.
+fn engine_kind(kind: control::ExportKind) -> ExportKind {
+    match kind {
+        control::ExportKind::Memory => ExportKind::Memory,
+        control::ExportKind::Ring => ExportKind::Ring,
+        control::ExportKind::Tokens => ExportKind::Tokens,
+    }
+}
+
+/// The inverse of [`engine_kind`].
+pub(super) fn control_kind(kind: ExportKind) -> control::ExportKind {
+    match kind {
+        ExportKind::Memory => control::ExportKind::Memory,
+        ExportKind::Ring => control::ExportKind::Ring,
+        ExportKind::Tokens => control::ExportKind::Tokens,
     }
 }

@@ -7,6 +7,7 @@
 use super::Station;
 use super::calls::CallKind;
 use super::connection::{ImportRecord, Path};
+use super::export::control_kind;
 use super::link::{Link, wake_for_importer};
 use super::memory::duplicate;
 use super::refusal::{self, invalid, refusal as refuse, shortage};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use vmmc_host::control::Owner as HostOwner;
 use vmmc_host::control::{Answer, Call, Grant, Moved, NodeEvent, NotMapped, Refusal, RefusalCode, What};
 use vmmc_host::{GateTable, PairRing};
+use vmmc_nic::ExportKind;
 use vmmc_nic::{
     ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, Owner, ProcessId, Rights,
     Time,
@@ -88,7 +90,7 @@ impl Station {
             rights: granted.rights.bits(),
             notify: granted.notify,
             redirectable: granted.redirectable,
-            ring: granted.ring,
+            kind: control_kind(granted.kind),
             node: self.config.name.as_str().to_string(),
             mapped: Err(NotMapped::OtherNode),
             pair: false,
@@ -130,7 +132,7 @@ impl Station {
         if granted.redirectable {
             return Err(NotMapped::Redirectable);
         }
-        if granted.ring {
+        if granted.kind == ExportKind::Ring {
             return Err(NotMapped::Ring);
         }
         if !record.mappable {
@@ -139,7 +141,8 @@ impl Station {
         if !record.covers_region {
             return Err(NotMapped::SharesPages);
         }
-        if !granted.rights.contains(Rights::READ) {
+        // Who sends by token looks at the entries of the table: there is nothing else to see.
+        if !granted.rights.contains(Rights::READ) && granted.kind != ExportKind::Tokens {
             return Err(NotMapped::NoReadRight);
         }
         if granted.rights == Rights::READ | Rights::ATOMIC {

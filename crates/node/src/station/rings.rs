@@ -15,6 +15,7 @@ use vmmc_host::abi::{ADDRESSES, Completion, Op, RANGE_BYTES, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
 use vmmc_host::region::PAGE_BYTES;
 use vmmc_host::wait::Direct;
+use vmmc_nic::TokenPart;
 use vmmc_nic::limits::GATHER_RANGES_MAX;
 use vmmc_nic::{
     AtomicOp, ByteRange, Command, Cookie, Dma, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time,
@@ -180,7 +181,7 @@ fn command<'a>(
     let cookie = Cookie(raw.cookie);
     let atomic = |op| Ok(Command::Atomic { import, offset: raw.offset, op, cookie });
     match raw.op {
-        Op::Send | Op::GatherSend | Op::Append => {
+        Op::Send | Op::GatherSend | Op::Append | Op::TokenSend => {
             let source = if raw.flags & flags::INLINE != 0 {
                 Source::Inline(&inline[..raw.len as usize])
             } else {
@@ -197,6 +198,11 @@ fn command<'a>(
                 Op::Append => {
                     let (word, notify, refusals) = (raw.word, notify.is_some(), raw.count);
                     Command::Append { import, source, word, notify, refusals, completion }
+                }
+                Op::TokenSend => {
+                    let (offset, total) = raw.part();
+                    let token = TokenPart { index: raw.count, key: raw.word, tag: raw.counter, total };
+                    Command::TokenSend { import, token, offset, source, completion }
                 }
                 _ => Command::Send { import, offset: raw.offset, source, notify, counter, completion },
             })
@@ -287,7 +293,7 @@ fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Resul
 #[inline]
 fn hold(process: &mut Process, raw: &RawCommand) {
     match raw.op {
-        Op::Send | Op::GatherSend | Op::Append => process.count(raw.import, Some(raw.len), None),
+        Op::Send | Op::GatherSend | Op::Append | Op::TokenSend => process.count(raw.import, Some(raw.len), None),
         Op::Fetch => process.count(raw.import, None, Some(raw.len)),
         Op::FetchAdd | Op::CompareSwap | Op::Swap => process.count(raw.import, None, None),
         Op::Flush | Op::Redirect | Op::CancelRedirect | Op::Unknown => {}

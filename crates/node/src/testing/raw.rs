@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::abi::{COMMANDS, Completion, Op, RawCommand, RawNotification, flags};
+use vmmc_host::control::ExportKind;
 use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Refusal, Reply, Request, What, decode, encode,
 };
@@ -112,7 +113,7 @@ impl Raw {
             access: Access::SameUser,
             notify: true,
             redirectable: false,
-            ring: false,
+            kind: ExportKind::Memory,
             mappable: true,
         }
     }

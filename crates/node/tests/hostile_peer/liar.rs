@@ -4,6 +4,8 @@
 
 use super::*;
 use std::ops::Range;
+use vmmc_host::control;
+use vmmc_nic::ExportKind;
 use vmmc_nic::limits::RING_BYTES_MIN;
 use vmmc_nic::{
     Command, ImportId, ProcessId, RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead,
@@ -79,7 +81,7 @@ impl Liar {
             access: vmmc_nic::Access::Anyone,
             notify: true,
             redirectable: false,
-            ring: false,
+            kind: ExportKind::Memory,
         };
         self.engine.export(now, process, trap).unwrap();
         let wanted = vmmc_nic::ImportSpec {
@@ -97,7 +99,7 @@ impl Liar {
                 if let Event::ImportDone { result, .. } = event {
                     self.own = self.known.clone();
                     let Ok(grant) = result else { return false };
-                    if grant.ring {
+                    if grant.kind == ExportKind::Ring {
                         self.append(process, grant.import);
                     }
                     return true;
@@ -340,7 +342,7 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
                         access: Access::Anyone,
                         notify: true,
                         redirectable: *name == OPEN[1],
-                        ring,
+                        kind: if ring { control::ExportKind::Ring } else { control::ExportKind::Memory },
                         mappable: false,
                     };
                     assert!(matches!(owner.call(call), Ok(Answer::Exported { .. })));

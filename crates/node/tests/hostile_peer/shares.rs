@@ -86,13 +86,13 @@ fn a_user_that_takes_all_there_is_towards_a_node_leaves_enough_to_another() {
             become_user(VICTIM);
             let mut owner = Raw::over(owner, Rc::new(nap));
             let memory = owner.register(64 << 10);
-            let Call::Export { name, region, offset, len, rights, notify, redirectable, ring, mappable, .. } =
+            let Call::Export { name, region, offset, len, rights, notify, redirectable, kind, mappable, .. } =
                 Raw::export_call(&memory, OPEN[0])
             else {
                 unreachable!()
             };
             let access = Access::Anyone;
-            let call = Call::Export { name, region, offset, len, rights, access, notify, redirectable, ring, mappable };
+            let call = Call::Export { name, region, offset, len, rights, access, notify, redirectable, kind, mappable };
             assert!(matches!(owner.call(call), Ok(Answer::Exported { .. })));
             owned.send(()).unwrap();
             while !over.load(Ordering::SeqCst) {

@@ -2,6 +2,7 @@
 //! bytes; the last byte of a send is never there before the rest; an import is granted only to who
 //! may have it [NT §2.1, SHRIMP §2].
 
+use vmmc_nic::ExportKind;
 use vmmc_nic::{ImportGrant, Rights};
 
 use super::{Checker, require};
@@ -113,7 +114,7 @@ fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<Ex
     require(meant && model.procs[export.owner].node == import.node, || {
         format!("{key} asked node {} for {:?} and got {export_key} {:?}", import.node, import.wanted, export.name)
     })?;
-    let told = (grant.len, grant.notify, grant.redirectable, grant.ring);
+    let told = (grant.len, grant.notify, grant.redirectable, grant.kind == ExportKind::Ring);
     let same = told == (export.len, export.notify, export.redirectable, export.ring.is_some());
     require(same, || format!("{key} was told of another length or other flags than {export_key} has: {grant:?}"))?;
     require(export.lived_within(import.asked_at_ns, model.now_ns), || {

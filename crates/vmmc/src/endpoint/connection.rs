@@ -5,16 +5,18 @@
 //! ring.
 
 use super::channel_name;
-use super::layout::{Call, GIVEN_BACK, Head, Image, QUIET, Shape, VERSION, WELCOME, Welcome, slot_end};
+use super::layout::{Call, GIVEN_BACK, Head, Image, Payload, QUIET, Shape, VERSION, WELCOME, Welcome, slot_end};
 use crate::append::AppendOptions;
 use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
-    CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS, FRAME_BYTES_MAX,
-    FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER,
+    CONNECTION_TABLES_MAX, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS,
+    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER,
 };
 use crate::session::Session;
 use crate::source::Source;
+use crate::tokens::PayloadToken;
+use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
@@ -27,6 +29,8 @@ use vmmc_nic::{ExportId, Rights};
 pub struct Connection {
     session: Session,
     endpoint: String,
+    /// The node of the endpoint, as it was named; none: this one.
+    node: Option<String>,
     calls: Import,
     channel: Import,
     board: Import,
@@ -46,6 +50,8 @@ pub struct Connection {
     /// back.
     used: u64,
     given_back: u64,
+    /// Token tables of the endpoint that payloads went to last.
+    tables: VecDeque<Import>,
 }
 
 /// Choices for a connection; made by [`Session::connect`](crate::Session::connect).
@@ -130,6 +136,7 @@ impl ConnectionBuilder {
             index: welcome.index,
             session,
             endpoint,
+            node,
             calls,
             channel,
             board,
@@ -141,6 +148,7 @@ impl ConnectionBuilder {
             taken: 0,
             used: 0,
             given_back: 0,
+            tables: VecDeque::new(),
         })
     }
 }
@@ -215,7 +223,97 @@ impl Connection {
             None => self.wait_for_room(len > 0, timeout)?,
         };
         let sent = self.put(control, payload, frame.map(|frame| (frame, len)));
-        sent.map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })
+        sent.map_err(|error| self.transfer_error(error))
+    }
+
+    /// Sends a control message of up to 128 bytes, and a payload to the buffer of a token that comes
+    /// from the owner of the endpoint, by whatever way; waits the session's timeout for room. A
+    /// token that lets nothing in does not hold up the control message, which says then that the
+    /// payload was dropped ([`Message::by_token`](crate::Message::by_token)).
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn send_by_token<'a>(
+        &mut self,
+        control: &[u8],
+        token: PayloadToken,
+        payload: impl Source<'a>,
+    ) -> Result<(), MessageError> {
+        let timeout = self.session.core().timeout();
+        self.send_by_token_within(control, token, payload, timeout)
+    }
+
+    /// As [`send_by_token`](Self::send_by_token), and waits this long for room; none: only if there
+    /// is room now.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn send_by_token_within<'a>(
+        &mut self,
+        control: &[u8],
+        token: PayloadToken,
+        payload: impl Source<'a>,
+        timeout: Duration,
+    ) -> Result<(), MessageError> {
+        if control.len() > CONTROL_MESSAGE_BYTES_MAX {
+            return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
+        }
+        if self.room(false).is_none() {
+            self.wait_for_room(false, timeout)?;
+        }
+        let (tag, len) = (self.number.wrapping_add(self.sent), payload.len_bytes());
+        self.put_by_token(token, tag, payload)?;
+        let head = Head { control: control.len(), payload: Payload::ByToken(len) };
+        self.put_message(control, head, Some((token, tag))).map_err(|error| self.transfer_error(error))
+    }
+
+    fn transfer_error(&self, error: TransferError) -> MessageError {
+        MessageError::Transfer { endpoint: self.endpoint.clone(), error }
+    }
+
+    /// Sends a payload by token, unless the token is of no table that is there.
+    fn put_by_token<'a>(
+        &mut self,
+        token: PayloadToken,
+        tag: u64,
+        payload: impl Source<'a>,
+    ) -> Result<(), MessageError> {
+        let mapped = self.channel.as_ptr().is_some();
+        let Some(table) = self.table(token)? else { return Ok(()) };
+        let sent = table.send_token(token, tag, payload).and_then(|()| match table.as_ptr() {
+            // The message does not go through the node, so the payload comes first.
+            None if mapped => table.flush(),
+            _ => Ok(()),
+        });
+        match sent {
+            Ok(()) => Ok(()),
+            // The owner has replaced the table; it says so of the payload.
+            Err(TransferError::Revoked { .. }) => {
+                self.tables.retain(|table| table.export_id() != token.table);
+                Ok(())
+            }
+            Err(error) => Err(self.transfer_error(error)),
+        }
+    }
+
+    /// The table of a token, imported at its first use. None: there is none that this process may
+    /// send to.
+    fn table(&mut self, token: PayloadToken) -> Result<Option<&Import>, MessageError> {
+        if let Some(at) = self.tables.iter().position(|table| table.export_id() == token.table) {
+            return Ok(self.tables.get(at));
+        }
+        let builder = self.session.import_id(token.table).owner(self.calls.owner()).rights(Rights::WRITE);
+        let builder = self.node.iter().fold(builder, |builder, node| builder.node(node));
+        let table = match builder.open() {
+            Ok(table) => table,
+            Err(error) if error.refusal().is_some_and(|code| code != RefusalCode::TimedOut) => return Ok(None),
+            Err(error) => return Err(MessageError::Import { endpoint: self.endpoint.clone(), error }),
+        };
+        if self.tables.len() >= CONNECTION_TABLES_MAX {
+            self.tables.pop_front();
+        }
+        self.tables.push_back(table);
+        Ok(self.tables.back())
     }
 
     /// Waits until all that was sent is visible to the owner, who may not have taken it yet.
@@ -235,11 +333,20 @@ impl Connection {
         if let Some((index, _)) = frame {
             self.channel.send(self.shape.frame(index), payload)?;
         }
-        let head = Head { control: control.len(), payload: frame };
-        let image = Image::new(control, head, self.sent + 1);
+        let payload = frame.map_or(Payload::None, |(index, bytes)| Payload::Frame(index, bytes));
+        self.put_message(control, Head { control: control.len(), payload }, None)
+    }
+
+    fn put_message(
+        &mut self,
+        control: &[u8],
+        head: Head,
+        token: Option<(PayloadToken, u64)>,
+    ) -> Result<(), TransferError> {
+        let image = Image::new(control, head, token, self.sent + 1);
         self.channel.send(slot_end(self.sent) - head.slot_bytes(), image.bytes())?;
         self.sent += 1;
-        if let Some((index, _)) = frame {
+        if let Payload::Frame(index, _) = head.payload {
             self.used ^= 1 << index;
         }
         self.mark_board()

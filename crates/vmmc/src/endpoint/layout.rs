@@ -12,6 +12,8 @@
 //! brings it (`docs/memory-model.md`, M1). Source: [GMS §2] send ring, receive ring.
 
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_SLOTS};
+use crate::tokens::PayloadToken;
+use vmmc_nic::ExportId;
 
 /// Messages taken so far.
 pub(super) const TAKEN: u64 = 0;
@@ -23,16 +25,21 @@ pub(super) const QUIET: u64 = 64;
 pub(super) const WELCOME: u64 = 128;
 /// First slot.
 pub(super) const SLOTS: u64 = 256;
-/// Three cache lines: the longest message with its head and number.
+/// Three cache lines: the longest message with its token, head and number.
 pub(super) const SLOT_BYTES: u64 = 192;
 /// Head and number.
 const TRAILER_BYTES: usize = 16;
+/// A token and a tag, before head and number.
+const TOKEN_BYTES: usize = 32;
+/// In place of a frame: the payload went by token.
+const BY_TOKEN: u64 = 0xff;
 /// A page: frames begin at one.
 const PAGE_BYTES: u64 = 4096;
 /// Version of all this. Both ends are of one.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
-const _: () = assert!(CONTROL_MESSAGE_BYTES_MAX + TRAILER_BYTES <= SLOT_BYTES as usize);
+const _: () = assert!(CONTROL_MESSAGE_BYTES_MAX + TOKEN_BYTES + TRAILER_BYTES <= SLOT_BYTES as usize);
+const _: () = assert!(crate::limits::ENDPOINT_FRAMES_MAX < BY_TOKEN);
 
 /// Sizes of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +139,26 @@ impl Call {
 pub(super) struct Head {
     /// Bytes of the control message.
     pub(super) control: usize,
-    /// Frame of the payload, and its bytes.
-    pub(super) payload: Option<(u64, u64)>,
+    pub(super) payload: Payload,
+}
+
+/// Where the payload of a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Payload {
+    None,
+    /// In a frame: which, and its bytes.
+    Frame(u64, u64),
+    /// Of so many bytes, in the buffer of a token, if that has let it in.
+    ByToken(u64),
 }
 
 impl Head {
     fn encode(self) -> u64 {
-        let (frame, bytes) = self.payload.map_or((0, 0), |(frame, bytes)| (frame + 1, bytes));
+        let (frame, bytes) = match self.payload {
+            Payload::None => (0, 0),
+            Payload::Frame(frame, bytes) => (frame + 1, bytes),
+            Payload::ByToken(bytes) => (BY_TOKEN, bytes),
+        };
         self.control as u64 | frame << 8 | bytes << 16
     }
 
@@ -146,17 +166,34 @@ impl Head {
     pub(super) fn decode(word: u64, shape: Shape) -> Option<Head> {
         let (control, frame, bytes) = ((word & 0xff) as usize, word >> 8 & 0xff, word >> 16);
         let payload = match frame {
-            0 if bytes == 0 => None,
-            0 => return None,
-            frame => Some((frame - 1, bytes)),
+            0 if bytes == 0 => Payload::None,
+            BY_TOKEN => Payload::ByToken(bytes),
+            1.. if frame <= shape.frames && bytes <= shape.frame_bytes => Payload::Frame(frame - 1, bytes),
+            _ => return None,
         };
-        let fits = payload.is_none_or(|(frame, bytes)| frame < shape.frames && bytes <= shape.frame_bytes);
-        (control <= CONTROL_MESSAGE_BYTES_MAX && fits).then_some(Head { control, payload })
+        (control <= CONTROL_MESSAGE_BYTES_MAX).then_some(Head { control, payload })
     }
 
     /// Bytes of the slot that it takes, at its end.
     pub(super) fn slot_bytes(self) -> u64 {
-        (self.control.next_multiple_of(8) + TRAILER_BYTES) as u64
+        let token = if matches!(self.payload, Payload::ByToken(_)) { TOKEN_BYTES } else { 0 };
+        (self.control.next_multiple_of(8) + token + TRAILER_BYTES) as u64
+    }
+
+    /// Where token and tag begin, in bytes before the end of the slot.
+    pub(super) const TOKEN_BEFORE_END: u64 = (TOKEN_BYTES + TRAILER_BYTES) as u64;
+
+    /// What stands there.
+    pub(super) fn token_from(bytes: &[u8; 32]) -> (PayloadToken, u64) {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
+        (PayloadToken { table: ExportId::from_u64(word(0)), index: word(3) as u32, key: word(1) }, word(2))
+    }
+
+    fn token_to(token: PayloadToken, tag: u64) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        let words = [token.table.to_u64(), token.key, tag, token.index.into()];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
     }
 }
 
@@ -167,11 +204,14 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// `number`: from 1.
-    pub(super) fn new(control: &[u8], head: Head, number: u64) -> Image {
+    /// `number`: from 1; `token`, with its tag, if the payload went by one.
+    pub(super) fn new(control: &[u8], head: Head, token: Option<(PayloadToken, u64)>, number: u64) -> Image {
         let len = head.slot_bytes() as usize;
         let mut bytes = [0; SLOT_BYTES as usize];
         bytes[..control.len()].copy_from_slice(control);
+        if let Some((token, tag)) = token {
+            bytes[len - TOKEN_BYTES - 16..len - 16].copy_from_slice(&Head::token_to(token, tag));
+        }
         bytes[len - 16..len - 8].copy_from_slice(&head.encode().to_le_bytes());
         bytes[len - 8..len].copy_from_slice(&number.to_le_bytes());
         Image { bytes, len }
@@ -191,9 +231,11 @@ mod tests {
     #[test]
     fn a_message_comes_out_as_it_went_in_and_ends_with_its_number() {
         for control in [0, 1, 8, 47, 48, CONTROL_MESSAGE_BYTES_MAX] {
-            for payload in [None, Some((0, 0)), Some((2, 4096))] {
+            for payload in [Payload::None, Payload::Frame(0, 0), Payload::Frame(2, 4096), Payload::ByToken(1 << 30)] {
                 let head = Head { control, payload };
-                let image = Image::new(&vec![7; control], head, 9);
+                let token = PayloadToken { table: ExportId { slot: 3, generation: 4 }, index: 5, key: 6 << 60 };
+                let token = matches!(payload, Payload::ByToken(_)).then_some((token, 8 << 50));
+                let image = Image::new(&vec![7; control], head, token, 9);
                 let bytes = image.bytes();
                 assert_eq!(bytes.len() as u64, head.slot_bytes());
                 assert!(head.slot_bytes() <= SLOT_BYTES && head.slot_bytes() % 8 == 0);
@@ -201,6 +243,10 @@ mod tests {
                 let word = u64::from_le_bytes(bytes[bytes.len() - 16..bytes.len() - 8].try_into().unwrap());
                 assert_eq!(Head::decode(word, SHAPE), Some(head));
                 assert!(bytes[..control].iter().all(|byte| *byte == 7));
+                if let Some(token) = token {
+                    let at = bytes.len() - Head::TOKEN_BEFORE_END as usize;
+                    assert_eq!(Head::token_from(&bytes[at..at + 32].try_into().unwrap()), token);
+                }
             }
         }
     }
@@ -213,7 +259,7 @@ mod tests {
             let word = if round % 2 == 0 { rng.below(1 << 30) } else { rng.below(u64::MAX) };
             let Some(head) = Head::decode(word, SHAPE) else { continue };
             assert!(head.control <= CONTROL_MESSAGE_BYTES_MAX && head.slot_bytes() <= SLOT_BYTES);
-            assert!(head.payload.is_none_or(|(frame, bytes)| frame < 3 && bytes <= 4096));
+            assert!(!matches!(head.payload, Payload::Frame(frame, bytes) if frame >= 3 || bytes > 4096));
             assert_eq!(head.encode(), word);
         }
     }

@@ -20,6 +20,7 @@ mod redirections;
 mod revocation;
 mod rings;
 mod threads;
+mod tokens;
 mod waiting;
 
 macro_rules! suite {
@@ -110,6 +111,12 @@ macro_rules! suite {
                 rings: no_record_overtakes_one_that_found_no_room,
                 rings: only_appends_go_to_rings_and_only_to_rings,
                 rings: a_ring_that_its_owner_damaged_says_so,
+                tokens: payloads_of_every_length_and_source_come_whole_in_their_buffer,
+                tokens: a_token_lets_one_payload_in_and_none_when_it_is_wrong_or_cancelled,
+                tokens: token_tables_say_what_is_wrong_with_what_they_are_given,
+                tokens: a_buffer_whose_payload_never_ends_is_kept_back,
+                endpoints: payloads_by_token_land_in_their_buffer_and_messages_say_so,
+                endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
                 endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
                 endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
                 endpoints: a_sender_that_was_silent_for_long_is_heard,

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
+use vmmc_host::control::ExportKind;
 use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
@@ -50,7 +51,7 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
         access: Access::SameUser,
         notify: true,
         redirectable: false,
-        ring: true,
+        kind: ExportKind::Ring,
         mappable: false,
     };
     assert!(matches!(evil.call(call), Ok(Answer::Exported { .. })));
@@ -151,7 +152,7 @@ fn random_control_messages_end_the_connection_of_their_sender() {
                 access: Access::Users(vec![1, 2]),
                 notify: true,
                 redirectable: true,
-                ring: false,
+                kind: ExportKind::Memory,
                 mappable: true,
             };
             bytes = encode(&Request { serial: 9, call });

@@ -1,0 +1,204 @@
+//! Token tables: exports of buffers, each of which takes one payload, from whoever has its token.
+//!
+//! ```text
+//!   0                64               128
+//!   +----------------+----------------+----------+-----------------------------------------+
+//!   | entry 0        | entry 1        | ..       | buffers, where the entries say          |
+//!   +----------------+----------------+----------+-----------------------------------------+
+//!     words: state, tag, bytes of the payload, offset of the buffer, bytes of the buffer
+//! ```
+//!
+//! An entry has a cache line. The state is the key of the token, a multiple of 4, and what has
+//! become of it in the two lowest bits. The owner arms an entry with a new random key; tag and bytes
+//! of the payload are the sender's. By the tag the owner tells whose payload came.
+//!
+//! ```text
+//!   free ── arm (owner) ──▶ armed ── first byte (node, or a sender that maps it) ──▶ filling ──▶ done
+//!     ▲                       └── cancel (owner) ──▶ cancelled                           │
+//!     └────────────────────────────── the owner, with the next key ◀────────────────────┘
+//! ```
+//!
+//! Invariants: an entry leaves `armed` by one compare-and-swap, so one of an arrival and a cancel
+//! wins, once; a payload goes into no buffer but that of its entry. The owner can write all of it,
+//! and what it writes there is held against the export. Source: [GMS §2] incoming payload table.
+
+use crate::command::{AtomicOp, Dma};
+use crate::error::{ExportError, OpError};
+use crate::limits::{TOKEN_TABLE_BYTES_MIN, TOKENS_MAX};
+use crate::local::in_bounds;
+use crate::rights::{ExportSpec, Rights};
+use crate::tables::{Arrivals, Incoming, Tables, Target};
+
+/// Bytes from an entry to the next.
+pub const TOKEN_ENTRY_BYTES: u64 = 64;
+/// Bytes of its words.
+const WORDS_BYTES: usize = 40;
+/// Where in an entry the tag of the sender stands.
+pub const TOKEN_TAG_AT: u64 = 8;
+/// Where in an entry the bytes of the payload stand.
+pub const TOKEN_TOTAL_AT: u64 = 16;
+/// Bits of the state that say what has become of the key.
+const STATE_BITS: u64 = 3;
+
+/// What has become of the key that stands in an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TokenState {
+    /// Withdrawn: nothing comes in by it.
+    Cancelled,
+    /// One payload may come.
+    Armed,
+    /// A payload is coming.
+    Filling,
+    /// A payload has come, whole.
+    Done,
+}
+
+impl TokenState {
+    /// As the first word of an entry.
+    pub const fn word(self, key: u64) -> u64 {
+        key & !STATE_BITS | self as u64
+    }
+
+    /// The inverse of [`word`](Self::word): the key, and what has become of it.
+    pub const fn of_word(word: u64) -> (u64, TokenState) {
+        let state = match word & STATE_BITS {
+            0 => TokenState::Cancelled,
+            1 => TokenState::Armed,
+            2 => TokenState::Filling,
+            _ => TokenState::Done,
+        };
+        (word & !STATE_BITS, state)
+    }
+}
+
+/// An entry as it stands in memory: five words, little endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenEntry {
+    /// Key and state, as of [`TokenState::word`].
+    pub state: u64,
+    /// Of the send that took the key.
+    pub tag: u64,
+    /// Bytes of its payload.
+    pub total: u64,
+    /// Where in the export the buffer begins.
+    pub offset: u64,
+    /// Bytes of the buffer.
+    pub bytes: u64,
+}
+
+impl TokenEntry {
+    /// As it stands in memory.
+    pub fn to_bytes(self) -> [u8; 40] {
+        let mut bytes = [0; WORDS_BYTES];
+        let words = [self.state, self.tag, self.total, self.offset, self.bytes];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    /// The inverse of [`to_bytes`](Self::to_bytes).
+    pub fn from_bytes(bytes: &[u8; 40]) -> TokenEntry {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
+        TokenEntry { state: word(0), tag: word(1), total: word(2), offset: word(3), bytes: word(4) }
+    }
+
+    /// Checks a part of a payload against it, before anything is written; says where in an export of
+    /// `size` bytes the part goes.
+    ///
+    /// # Errors
+    /// [`OpError::TokenRefused`]: the key is another, or used, or cancelled, or this is no part of
+    /// the payload that took it, or the payload is longer than the buffer. [`OpError::OutOfBounds`]:
+    /// the part reaches past the payload, or the buffer past the export.
+    pub fn place(&self, token: &TokenPart, at: u64, len: u64, size: u64) -> Result<u64, OpError> {
+        let (wanted, taken) = match at {
+            0 => (TokenState::Armed, true),
+            _ => (TokenState::Filling, self.tag == token.tag),
+        };
+        if self.state != wanted.word(token.key) || !taken || token.total > self.bytes {
+            return Err(OpError::TokenRefused { index: token.index.into() });
+        }
+        in_bounds(at, len, token.total)?;
+        in_bounds(self.offset, self.bytes, size)?;
+        Ok(self.offset + at)
+    }
+}
+
+/// What a sender says of a payload that goes by token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenPart {
+    /// The entry.
+    pub index: u32,
+    /// Its key; the two lowest bits count for nothing.
+    pub key: u64,
+    /// Stands in the entry afterwards: the same in all parts of a payload, and in no other.
+    pub tag: u64,
+    /// Bytes of the whole payload.
+    pub total: u64,
+}
+
+impl TokenPart {
+    /// Where the entry begins.
+    ///
+    /// # Errors
+    /// [`OpError::TokenRefused`]: a table of `size` bytes has no such entry.
+    pub fn entry_at(&self, size: u64) -> Result<u64, OpError> {
+        let index = u64::from(self.index);
+        let at = index * TOKEN_ENTRY_BYTES;
+        if index < TOKENS_MAX && at + TOKEN_ENTRY_BYTES <= size { Ok(at) } else { Err(OpError::TokenRefused { index }) }
+    }
+}
+
+/// Checks a table to be exported.
+pub(crate) fn check(spec: &ExportSpec) -> Result<(), ExportError> {
+    let (offset, len) = (spec.offset, spec.len);
+    let only_tokens = spec.rights == Rights::WRITE && !spec.redirectable && !spec.notify;
+    if !only_tokens || offset % 8 != 0 || len % 8 != 0 || len < TOKEN_TABLE_BYTES_MIN {
+        return Err(ExportError::BadTokenTable { offset, len, min: TOKEN_TABLE_BYTES_MIN });
+    }
+    Ok(())
+}
+
+impl Tables {
+    /// Lands a part of a payload in the buffer of its token, after every check; the first part takes
+    /// the key, the last one says that all is there.
+    pub(crate) fn fill(
+        &mut self,
+        target: &Target,
+        token: &TokenPart,
+        at: u64,
+        data: Incoming<'_>,
+        dma: &mut dyn Dma,
+    ) -> Result<(), OpError> {
+        if target.arrivals != Arrivals::ByToken {
+            return Err(OpError::NotByToken);
+        }
+        let placed = place(target, token, at, data.len(), dma).inspect_err(|_| self.stats.tokens_refused += 1);
+        let (entry, to) = placed?;
+        self.stats.bytes_deposited += data.len();
+        data.put(0, data.len(), target.memory, target.base + to, dma);
+        if at + data.len() == token.total {
+            // Unless the owner has withdrawn it meanwhile.
+            let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(token.key));
+            dma.atomic(target.memory, entry, AtomicOp::CompareSwap { expected: filling, desired: done });
+        }
+        Ok(())
+    }
+}
+
+/// Takes the key with the first part. Where in memory the entry is, and where in the export the part
+/// goes.
+fn place(target: &Target, token: &TokenPart, at: u64, len: u64, dma: &mut dyn Dma) -> Result<(u64, u64), OpError> {
+    let entry_at = target.base + token.entry_at(target.len)?;
+    let mut bytes = [0; WORDS_BYTES];
+    dma.gather(target.memory, entry_at, &mut bytes);
+    let to = TokenEntry::from_bytes(&bytes).place(token, at, len, target.len)?;
+    if at == 0 {
+        let [expected, desired] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(token.key));
+        let old = dma.atomic(target.memory, entry_at, AtomicOp::CompareSwap { expected, desired });
+        if old != expected {
+            return Err(OpError::TokenRefused { index: token.index.into() });
+        }
+        dma.atomic(target.memory, entry_at + TOKEN_TAG_AT, AtomicOp::Swap(token.tag));
+        dma.atomic(target.memory, entry_at + TOKEN_TOTAL_AT, AtomicOp::Swap(token.total));
+    }
+    Ok((entry_at, to))
+}

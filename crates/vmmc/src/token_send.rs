@@ -1,0 +1,141 @@
+//! Payloads by token: sends to the buffer that a token names, wherever the token comes from.
+//!
+//! Invariant: a payload that its token does not let in is dropped and is no error of the import,
+//! for the owner may cancel a token at any time. Source: [GMS §2] incoming payload table.
+
+use crate::buffer::BufferRange;
+use crate::core::{Limit, count};
+use crate::error::TransferError;
+use crate::import::{Import, SendOptions, Shared};
+use crate::slots::Hold;
+use crate::source::{self, Piece, Source, joined};
+use crate::tokens::PayloadToken;
+use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
+use vmmc_host::control::ExportKind;
+use vmmc_nic::{OpError, Rights, TokenPart};
+
+/// In the command of a payload: key and tag.
+const WORDS: u8 = flags::WORD | flags::COUNTER;
+
+impl Import {
+    /// Sends a payload to the buffer of a token; the import is one of the
+    /// [table](crate::PayloadToken::table) that the token is of. A token that is used, cancelled or
+    /// wrong lets nothing in, nor does one whose buffer is too short: the payload is dropped, and that
+    /// is no error here. The owner finds
+    /// `tag`, which the sender chooses, beside the payload: a number that no other sender chooses
+    /// tells whose payload it was.
+    ///
+    /// On return the source may be changed.
+    ///
+    /// # Errors
+    /// [`TransferError`]. [`TransferError::Engine`] with [`OpError::NotByToken`]: the import is of
+    /// another export.
+    pub fn send_token<'a>(&self, token: PayloadToken, tag: u64, source: impl Source<'a>) -> Result<(), TransferError> {
+        let shared = &*self.shared;
+        let part = shared.check_token(token, tag, &source)?;
+        let Some(mapped) = &self.mapped_table else { return source.send_token(shared, part) };
+        let sent = mapped.send_token(&part, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
+        shared.unless_refused(sent)
+    }
+}
+
+impl Shared {
+    fn check_token<'a>(
+        &self,
+        token: PayloadToken,
+        tag: u64,
+        source: &impl source::Sealed<'a>,
+    ) -> Result<TokenPart, TransferError> {
+        source.check(self)?;
+        self.check_right(Rights::WRITE)?;
+        let error = if self.kind != ExportKind::Tokens || token.table.to_u64() != self.export {
+            OpError::NotByToken
+        } else if source.len_bytes() > u64::from(u32::MAX) {
+            OpError::OutOfBounds { offset: 0, len: source.len_bytes(), size: u32::MAX.into() }
+        } else {
+            return Ok(TokenPart { index: token.index, key: token.key, tag, total: source.len_bytes() });
+        };
+        Err(TransferError::Engine { import: self.label.clone(), error })
+    }
+
+    fn unless_refused(&self, sent: Result<(), OpError>) -> Result<(), TransferError> {
+        match sent {
+            Ok(()) | Err(OpError::TokenRefused { .. }) => Ok(()),
+            Err(error) => Err(self.op_error(error)),
+        }
+    }
+
+    fn token_command(&self, token: &TokenPart, at: u64) -> RawCommand {
+        let mut command = RawCommand::new(Op::TokenSend, self.id);
+        command.flags = WORDS;
+        (command.count, command.word, command.counter) = (token.index, token.key, token.tag);
+        command.set_part(at as u32, token.total as u32);
+        command
+    }
+
+    /// Sends a copy: in the descriptor, or by way of staging memory, in parts.
+    pub(crate) fn send_token_copied<'a>(
+        &self,
+        token: TokenPart,
+        source: &impl source::Sealed<'a>,
+    ) -> Result<(), TransferError> {
+        self.check_deferred()?;
+        let limit = &self.limit(SendOptions::default());
+        count(&self.core.counters.send_bytes, token.total);
+        if token.total <= inline_bytes_max(WORDS) as u64 {
+            count(&self.core.counters.sends_inline, 1);
+            let mut command = self.token_command(&token, 0);
+            command.flags |= flags::INLINE;
+            return self.post(&command, &joined(source), limit);
+        }
+        count(&self.core.counters.sends_staged, 1);
+        let (mut at, mut result) = (0, Ok(()));
+        source.pieces(&mut |piece| {
+            if result.is_ok() {
+                result = self.send_token_piece(&token, at, &piece, limit);
+                at += piece.len();
+            }
+        });
+        result
+    }
+
+    fn send_token_piece(
+        &self,
+        token: &TokenPart,
+        start: u64,
+        piece: &Piece<'_>,
+        limit: &Limit<'_>,
+    ) -> Result<(), TransferError> {
+        let mut done = 0;
+        while done < piece.len() {
+            let (staging, chunk) = self.chunk(piece.len() - done, limit)?;
+            let len = chunk.len().min(piece.len() - done);
+            let copied = match *piece {
+                Piece::Bytes(bytes) => staging.region.write(chunk.offset, &bytes[done as usize..][..len as usize]),
+                Piece::Shared(from, first, _) => from.copy_to(first + done, &staging.region, chunk.offset, len),
+            };
+            copied.expect("chunks lie in the staging region, and ranges were checked");
+            let mut command = self.token_command(token, start + done);
+            command.flags |= flags::COMPLETE;
+            (command.region, command.region_offset, command.len) = (u64::from(staging.id), chunk.offset, len);
+            self.post_unattended(&mut command, Hold::Chunk(chunk), limit)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Sends from registered memory, and waits until that is free.
+    pub(crate) fn send_token_registered(&self, token: TokenPart, from: &BufferRange<'_>) -> Result<(), TransferError> {
+        self.check_deferred()?;
+        let limit = &self.limit(SendOptions::default());
+        count(&self.core.counters.sends_registered, 1);
+        count(&self.core.counters.send_bytes, token.total);
+        let mut command = self.token_command(&token, 0);
+        let (buffer, at) = (from.buffer, from.buffer.region_offset(from.range.start));
+        (command.region, command.region_offset, command.len) = (u64::from(buffer.region_id()), at, token.total);
+        let mut ticket = self.post_answered(&mut command, Hold::Memory(buffer.registered()), limit)?;
+        let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
+        self.core.release(hold);
+        self.unless_refused(result.map(drop))
+    }
+}

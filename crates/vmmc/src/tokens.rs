@@ -1,0 +1,439 @@
+//! Token tables: buffers that each take one payload, from whoever has the token of it.
+//!
+//! Invariant: a buffer is given out again only when no payload is on its way into it. What stands
+//! in an entry is read as a claim of the sender: the place of a buffer is known here. Source: [GMS
+//! §2] incoming payload table.
+
+use crate::error::{AccessError, ExportError, WaitError};
+use crate::export::{Export, ExportBuilder};
+use crate::limits::{TOKEN_BYTES_MAX, TOKENS_MAX};
+use crate::session::Session;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use vmmc_host::Deadline;
+use vmmc_host::control::Access;
+use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenState};
+
+/// Buffers begin at a multiple of this, bytes.
+const BUFFER_ALIGN: u64 = 64;
+/// Keys that are asked of the kernel at a time.
+const KEYS_AT_ONCE: usize = 512;
+
+/// Buffers that each take one payload. Dropping it ends it when the last of its buffers is dropped.
+///
+/// A token names a buffer; whoever has it, on any node, may send one payload there, and so may
+/// whoever it is passed on to. The owner can cancel it until something comes.
+///
+/// ```
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-tokens").key(KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// use vmmc::Rights;
+/// let table = session.token_table(4, 64 << 10).create()?;
+/// let buffer = table.arm()?.expect("four are free");
+/// let token = buffer.token(); // goes to another process, which may pass it on
+///
+/// let import = session.import_id(token.table).rights(Rights::WRITE).open()?;
+/// import.send_token(token, 77, b"the answer")?;
+/// import.send_token(token, 78, b"another one")?; // dropped: a token is for one payload
+/// let arrival = buffer.wait()?;
+/// assert_eq!((arrival.tag, arrival.len), (77, 10));
+/// assert_eq!(buffer.to_vec()?, b"the answer");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Within a node a sender maps the table: tokens then guard against mistakes and races, and not
+/// against a hostile process that the access list admits. Where that matters,
+/// [`mappable(false)`](TokenTableBuilder::mappable) has the node check each payload, as it does
+/// between nodes.
+///
+/// Source: [GMS §2].
+#[derive(Clone)]
+pub struct TokenTable {
+    table: Arc<Table>,
+}
+
+struct Table {
+    export: Export,
+    count: u32,
+    bytes: u64,
+    places: Mutex<Places>,
+}
+
+struct Places {
+    free: Vec<u32>,
+    /// Given back while a payload was on its way there.
+    filling: Vec<u32>,
+    keys: Vec<u64>,
+}
+
+/// Choices for a token table; made by [`Session::token_table`](crate::Session::token_table).
+#[must_use = "there is no table before `create`"]
+pub struct TokenTableBuilder {
+    export: ExportBuilder,
+    count: u64,
+    bytes: u64,
+}
+
+/// Names a buffer of a token table, for one payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PayloadToken {
+    /// The table: an export of the owner's node.
+    pub table: ExportId,
+    /// Which of its buffers.
+    pub index: u32,
+    /// What lets the payload in.
+    pub key: u64,
+}
+
+impl PayloadToken {
+    /// Bytes of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 20;
+
+    /// As it travels in messages.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.table.to_u64().to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.index.to_le_bytes());
+        bytes
+    }
+
+    /// The inverse of [`to_bytes`](Self::to_bytes).
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> PayloadToken {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let index = u32::from_le_bytes(std::array::from_fn(|i| bytes[16 + i]));
+        PayloadToken { table: ExportId::from_u64(word(0)), index, key: word(8) }
+    }
+}
+
+/// A buffer of a token table that waits for a payload, or has it. Dropping it cancels its token, if
+/// nothing has come, and gives the buffer back.
+pub struct TokenBuffer {
+    table: Arc<Table>,
+    index: u32,
+    key: u64,
+}
+
+/// A payload that has come by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// What its sender said.
+    pub tag: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// A payload that a message says it has sent by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByToken {
+    /// Which token.
+    pub token: PayloadToken,
+    /// Bytes of the payload, which is in the buffer of the token; or why it was dropped.
+    pub len: Result<u64, TokenRefused>,
+}
+
+/// Why a payload was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRefused {
+    /// The token is none that is awaited here.
+    #[error("its token is none that is awaited here")]
+    Wrong,
+    /// The payload was longer than the buffer.
+    #[error("it has {len} bytes, and the buffer {max}")]
+    TooLong {
+        /// Bytes of the payload.
+        len: u64,
+        /// Bytes of the buffer.
+        max: u64,
+    },
+    /// Another payload has come by the token.
+    #[error("its token has let another payload in")]
+    Used,
+    /// The owner has cancelled the token.
+    #[error("its token was cancelled")]
+    Cancelled,
+}
+
+impl TokenTableBuilder {
+    pub(crate) fn new(session: &Session, count: u64, bytes: u64) -> TokenTableBuilder {
+        let size = first_buffer(count).saturating_add(stride(bytes).saturating_mul(count));
+        TokenTableBuilder { export: session.export(size).tokens(), count, bytes }
+    }
+
+    /// Who may send by token; default processes of the same user.
+    pub fn access(self, access: Access) -> Self {
+        TokenTableBuilder { export: self.export.access(access), ..self }
+    }
+
+    /// Whether senders of this node may map the table; default true. Without, the node checks and
+    /// moves each payload.
+    pub fn mappable(self, mappable: bool) -> Self {
+        TokenTableBuilder { export: self.export.mappable(mappable), ..self }
+    }
+
+    /// Makes the table.
+    ///
+    /// # Errors
+    /// [`ExportError`]. [`ExportError::Tokens`]: there are no such tables.
+    pub fn create(self) -> Result<TokenTable, ExportError> {
+        let TokenTableBuilder { export, count, bytes } = self;
+        if count == 0 || count > TOKENS_MAX || bytes == 0 || bytes > TOKEN_BYTES_MAX {
+            return Err(ExportError::Tokens { count, bytes });
+        }
+        let (export, count) = (export.create()?, count as u32);
+        let places = Places { free: (0..count).rev().collect(), filling: Vec::new(), keys: Vec::new() };
+        Ok(TokenTable { table: Arc::new(Table { export, count, bytes, places: Mutex::new(places) }) })
+    }
+}
+
+/// Bytes from the start of a buffer to the next.
+fn stride(bytes: u64) -> u64 {
+    bytes.saturating_add(BUFFER_ALIGN - 1) / BUFFER_ALIGN * BUFFER_ALIGN
+}
+
+/// Where the buffers begin.
+fn first_buffer(count: u64) -> u64 {
+    count.saturating_mul(TOKEN_ENTRY_BYTES)
+}
+
+impl TokenTable {
+    /// Id for importers, which every token carries.
+    pub fn id(&self) -> ExportId {
+        self.table.export.id()
+    }
+
+    /// Buffers.
+    pub fn count(&self) -> u64 {
+        self.table.count.into()
+    }
+
+    /// Bytes of each.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.table.bytes
+    }
+
+    /// Buffers that were given back while a payload was on its way there, and that wait for its end.
+    /// A sender that died in the middle never ends it: when these are many, make a new table.
+    pub fn filling(&self) -> u64 {
+        let mut places = self.table.places();
+        self.table.reclaim(&mut places);
+        places.filling.len() as u64
+    }
+
+    /// A free buffer, with a new token. None: all are in use.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`]. [`AccessError::NoKeys`]: the kernel gives no random bytes.
+    pub fn arm(&self) -> Result<Option<TokenBuffer>, AccessError> {
+        let table = &self.table;
+        // Not in the child of a fork, which would arm the parent's.
+        table.export.word(0)?;
+        let mut places = table.places();
+        if places.free.is_empty() {
+            table.reclaim(&mut places);
+        }
+        let key = places.next_key()?;
+        let Some(index) = places.free.pop() else { return Ok(None) };
+        drop(places);
+        let buffer = TokenBuffer { table: table.clone(), index, key };
+        let words = [0, 0, table.buffer_at(index), table.bytes];
+        for (at, word) in (1u64..).zip(words) {
+            table.export.word(table.entry(index) + 8 * at)?.store(word, Ordering::Relaxed);
+        }
+        table.export.word(table.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
+        Ok(Some(buffer))
+    }
+}
+
+impl TokenTable {
+    /// Bytes of the payload, of which a sender says that it has sent `len` with this tag; or why they
+    /// are not there.
+    pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
+        let table = &self.table;
+        if token.index >= table.count {
+            return Err(TokenRefused::Wrong);
+        }
+        let entry = table.entry(token.index);
+        let word = |at: u64, order| table.export.word(entry + at).map_or(0, |word| word.load(order));
+        let (key, state) = TokenState::of_word(word(0, Ordering::Acquire));
+        match state {
+            _ if key != token.key => Err(TokenRefused::Wrong),
+            TokenState::Cancelled => Err(TokenRefused::Cancelled),
+            TokenState::Armed if len > table.bytes => Err(TokenRefused::TooLong { len, max: table.bytes }),
+            TokenState::Armed => Err(TokenRefused::Wrong),
+            TokenState::Done if word(TOKEN_TAG_AT, Ordering::Relaxed) == tag => {
+                Ok(word(TOKEN_TOTAL_AT, Ordering::Relaxed).min(table.bytes))
+            }
+            TokenState::Done | TokenState::Filling => Err(TokenRefused::Used),
+        }
+    }
+
+    /// Whether buffers of it are out.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.table) > 1
+    }
+}
+
+impl Places {
+    /// Only the two lowest bits of a key count for nothing.
+    fn next_key(&mut self) -> Result<u64, AccessError> {
+        if self.keys.is_empty() {
+            let mut bytes = [0; 8 * KEYS_AT_ONCE];
+            vmmc_host::os::fill_random(&mut bytes).map_err(|e| AccessError::NoKeys { why: e.kind() })?;
+            let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+            self.keys.extend(words.map(|word| word & !3));
+        }
+        Ok(self.keys.pop().expect("it was filled"))
+    }
+}
+
+impl Table {
+    fn places(&self) -> std::sync::MutexGuard<'_, Places> {
+        self.places.lock().expect("no panic while the lock is held")
+    }
+
+    fn entry(&self, index: u32) -> u64 {
+        u64::from(index) * TOKEN_ENTRY_BYTES
+    }
+
+    fn buffer_at(&self, index: u32) -> u64 {
+        first_buffer(self.count.into()) + u64::from(index) * stride(self.bytes)
+    }
+
+    /// Buffers whose payload has ended meanwhile are free again.
+    fn reclaim(&self, places: &mut Places) {
+        let Places { free, filling, .. } = places;
+        filling.retain(|index| {
+            let word = self.export.word(self.entry(*index)).map_or(0, |word| word.load(Ordering::Acquire));
+            let ended = TokenState::of_word(word).1 == TokenState::Done;
+            if ended {
+                free.push(*index);
+            }
+            !ended
+        });
+    }
+}
+
+impl TokenBuffer {
+    /// What names it, for one payload.
+    pub fn token(&self) -> PayloadToken {
+        PayloadToken { table: self.table.export.id(), index: self.index, key: self.key }
+    }
+
+    /// Bytes that a payload can have.
+    pub fn capacity(&self) -> u64 {
+        self.table.bytes
+    }
+
+    /// The payload, if it has come. Steps an embedded node.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`].
+    pub fn poll(&self) -> Result<Option<Arrival>, AccessError> {
+        let arrival = self.arrival()?;
+        if arrival.is_none() {
+            self.table.export.core().step();
+            return self.arrival();
+        }
+        Ok(arrival)
+    }
+
+    /// Waits the session's timeout for the payload.
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait(&self) -> Result<Arrival, WaitError> {
+        self.wait_by(self.table.export.core().default_deadline())
+    }
+
+    /// Waits until the deadline for the payload.
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_by(&self, deadline: Deadline) -> Result<Arrival, WaitError> {
+        let done = TokenState::Done.word(self.key);
+        self.table.export.wait_word_by(self.table.entry(self.index), |word| word == done, deadline)?;
+        Ok(self.arrival()?.expect("nothing changes the state after that"))
+    }
+
+    /// Cancels the token. True: nothing has come, and nothing will; false: a payload has come, or is
+    /// coming.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`].
+    pub fn cancel(&self) -> Result<bool, AccessError> {
+        let word = self.state_word()?;
+        let [armed, cancelled] = [TokenState::Armed, TokenState::Cancelled].map(|state| state.word(self.key));
+        let left = word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire);
+        Ok(left.is_ok() || left == Err(cancelled))
+    }
+
+    /// Copies bytes out of the buffer. Before the payload has come they mean nothing.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        let len = into.len() as u64;
+        if offset.checked_add(len).is_none_or(|end| end > self.table.bytes) {
+            return Err(AccessError::OutOfBounds { offset, len, size: self.table.bytes });
+        }
+        self.table.export.read(self.table.buffer_at(self.index) + offset, into)
+    }
+
+    /// A copy of the payload; empty if none has come.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        let mut copy = vec![0; self.arrival()?.map_or(0, |arrival| arrival.len) as usize];
+        self.read(0, &mut copy)?;
+        Ok(copy)
+    }
+
+    /// First byte, for callers that take the responsibility of shared memory themselves: valid until
+    /// this is dropped. A sender that maps the table could write there at any time.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.table.export.as_ptr().wrapping_add(self.table.buffer_at(self.index) as usize)
+    }
+
+    pub(crate) fn state(&self) -> Result<TokenState, AccessError> {
+        Ok(TokenState::of_word(self.state_word()?.load(Ordering::Acquire)).1)
+    }
+
+    fn state_word(&self) -> Result<&std::sync::atomic::AtomicU64, AccessError> {
+        self.table.export.word(self.table.entry(self.index))
+    }
+
+    fn arrival(&self) -> Result<Option<Arrival>, AccessError> {
+        if self.state_word()?.load(Ordering::Acquire) != TokenState::Done.word(self.key) {
+            return Ok(None);
+        }
+        let entry = self.table.entry(self.index);
+        let word = |at: u64| Ok::<_, AccessError>(self.table.export.word(entry + at)?.load(Ordering::Relaxed));
+        Ok(Some(Arrival { tag: word(TOKEN_TAG_AT)?, len: word(TOKEN_TOTAL_AT)?.min(self.table.bytes) }))
+    }
+}
+
+impl Drop for TokenBuffer {
+    fn drop(&mut self) {
+        // In the child of a fork it is the parent's.
+        let Ok(unused) = self.cancel() else { return };
+        let ended = unused || self.state().is_ok_and(|state| state == TokenState::Done);
+        let mut places = self.table.places();
+        if ended { places.free.push(self.index) } else { places.filling.push(self.index) }
+    }
+}
+
+impl std::fmt::Debug for TokenTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Table { export, count, bytes, .. } = &*self.table;
+        f.debug_struct("TokenTable").field("id", &export.id()).field("count", count).field("bytes", bytes).finish()
+    }
+}
+
+impl std::fmt::Debug for TokenBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenBuffer").field("table", &self.table.export.id()).field("index", &self.index).finish()
+    }
+}
