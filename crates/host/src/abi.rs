@@ -25,8 +25,8 @@ pub enum Op {
     GatherSend,
     /// A record for an append ring.
     Append,
-    /// A payload, or a part of one, for the buffer of a token: `count` is the entry, `word` the key,
-    /// `counter` the tag; see [`RawCommand::part`].
+    /// A payload, or a part of one, for the buffer of a token: `count` is the entry, `word` the
+    /// key, `counter` the tag; see [`RawCommand::part`].
     TokenSend,
     /// Remote fetch into a region.
     Fetch,

@@ -94,8 +94,8 @@ pub enum Call {
         notify: bool,
         /// Whether incoming data may be redirected. Such an export is never mapped by importers.
         redirectable: bool,
-        /// What importers may do with it. A ring and a token table have the right to write alone, and
-        /// their memory is laid out as `docs/protocol.md` says.
+        /// What importers may do with it. A ring and a token table have the right to write alone,
+        /// and their memory is laid out as `docs/protocol.md` says.
         kind: ExportKind,
         /// Whether importers on this node may map the region. Only granted when the export covers
         /// the whole region.

@@ -132,7 +132,8 @@ pub enum Command<'a> {
         completion: Option<Cookie>,
     },
     /// Copies a payload, or a part of one, to the buffer of a token of the export, which is a token
-    /// table. If the token lets nothing in, the data is dropped: a posted send does not learn of it.
+    /// table. If the token lets nothing in, the data is dropped: a posted send does not learn of
+    /// it.
     TokenSend {
         /// Through this import.
         import: ImportId,

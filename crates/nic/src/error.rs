@@ -121,8 +121,8 @@ pub enum OpError {
     /// The export is no ring.
     #[error("the export is no append ring; send to it")]
     NotAppendable,
-    /// The token does not let it in: it was never there, was used, or was cancelled, or its buffer is
-    /// too short.
+    /// The token does not let it in: it was never there, was used, or was cancelled, or its buffer
+    /// is too short.
     #[error(
         "token {index} of the table does not let it in: it is used, cancelled or not known there, or its buffer is shorter; ask its owner for another"
     )]

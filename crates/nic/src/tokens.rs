@@ -9,8 +9,8 @@
 //! ```
 //!
 //! An entry has a cache line. The state is the key of the token, a multiple of 4, and what has
-//! become of it in the two lowest bits. The owner arms an entry with a new random key; tag and bytes
-//! of the payload are the sender's. By the tag the owner tells whose payload came.
+//! become of it in the two lowest bits. The owner arms an entry with a new random key; tag and
+//! bytes of the payload are the sender's. By the tag the owner tells whose payload came.
 //!
 //! ```text
 //!   free ── arm (owner) ──▶ armed ── first byte (node, or a sender that maps it) ──▶ filling ──▶ done
@@ -101,13 +101,13 @@ impl TokenEntry {
         TokenEntry { state: word(0), tag: word(1), total: word(2), offset: word(3), bytes: word(4) }
     }
 
-    /// Checks a part of a payload against it, before anything is written; says where in an export of
-    /// `size` bytes the part goes.
+    /// Checks a part of a payload against it, before anything is written; says where in an export
+    /// of `size` bytes the part goes.
     ///
     /// # Errors
     /// [`OpError::TokenRefused`]: the key is another, or used, or cancelled, or this is no part of
-    /// the payload that took it, or the payload is longer than the buffer. [`OpError::OutOfBounds`]:
-    /// the part reaches past the payload, or the buffer past the export.
+    /// the payload that took it, or the payload is longer than the buffer.
+    /// [`OpError::OutOfBounds`]: the part reaches past the payload, or the buffer past the export.
     pub fn place(&self, token: &TokenPart, at: u64, len: u64, size: u64) -> Result<u64, OpError> {
         let (wanted, taken) = match at {
             0 => (TokenState::Armed, true),
@@ -158,8 +158,8 @@ pub(crate) fn check(spec: &ExportSpec) -> Result<(), ExportError> {
 }
 
 impl Tables {
-    /// Lands a part of a payload in the buffer of its token, after every check; the first part takes
-    /// the key, the last one says that all is there.
+    /// Lands a part of a payload in the buffer of its token, after every check; the first part
+    /// takes the key, the last one says that all is there.
     pub(crate) fn fill(
         &mut self,
         target: &Target,
@@ -184,8 +184,8 @@ impl Tables {
     }
 }
 
-/// Takes the key with the first part. Where in memory the entry is, and where in the export the part
-/// goes.
+/// Takes the key with the first part. Where in memory the entry is, and where in the export the
+/// part goes.
 fn place(target: &Target, token: &TokenPart, at: u64, len: u64, dma: &mut dyn Dma) -> Result<(u64, u64), OpError> {
     let entry_at = target.base + token.entry_at(target.len)?;
     let mut bytes = [0; WORDS_BYTES];

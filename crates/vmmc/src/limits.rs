@@ -123,7 +123,8 @@ pub const ENDPOINT_SLOTS: u64 = 64;
 pub const ENDPOINT_FRAMES_MAX: u64 = 64;
 /// Bytes of a frame.
 pub const FRAME_BYTES_MAX: u64 = 64 << 10;
-/// Token tables of an endpoint: those that senders who died in mid-payload have filled are replaced.
+/// Token tables of an endpoint: those that senders who died in mid-payload have filled are
+/// replaced.
 pub const TOKEN_TABLES_MAX: usize = 4;
 /// Token tables that a connection has imported: of the endpoint's, the last ones used.
 pub const CONNECTION_TABLES_MAX: usize = 4;

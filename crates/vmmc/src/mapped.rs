@@ -300,8 +300,8 @@ impl Mapped {
         })
     }
 
-    /// Takes the key of an entry; where the entry is, and where its buffer. What stands there is the
-    /// exporter's claim.
+    /// Takes the key of an entry; where the entry is, and where its buffer. What stands there is
+    /// the exporter's claim.
     fn take_token(&self, token: &TokenPart) -> Result<(u64, u64), OpError> {
         let size = self.region.len_bytes();
         let at = token.entry_at(size)?;

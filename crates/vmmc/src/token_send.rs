@@ -20,10 +20,9 @@ const WORDS: u8 = flags::WORD | flags::COUNTER;
 impl Import {
     /// Sends a payload to the buffer of a token; the import is one of the
     /// [table](crate::PayloadToken::table) that the token is of. A token that is used, cancelled or
-    /// wrong lets nothing in, nor does one whose buffer is too short: the payload is dropped, and that
-    /// is no error here. The owner finds
-    /// `tag`, which the sender chooses, beside the payload: a number that no other sender chooses
-    /// tells whose payload it was.
+    /// wrong lets nothing in, nor does one whose buffer is too short: the payload is dropped, and
+    /// that is no error here. The owner finds `tag`, which the sender chooses, beside the payload:
+    /// a number that no other sender chooses tells whose payload it was.
     ///
     /// On return the source may be changed.
     ///

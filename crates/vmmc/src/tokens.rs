@@ -213,8 +213,8 @@ impl TokenTable {
         self.table.bytes
     }
 
-    /// Buffers that were given back while a payload was on its way there, and that wait for its end.
-    /// A sender that died in the middle never ends it: when these are many, make a new table.
+    /// Buffers that were given back while a payload was on its way there, and that wait for its
+    /// end. A sender that died in the middle never ends it: when these are many, make a new table.
     pub fn filling(&self) -> u64 {
         let mut places = self.table.places();
         self.table.reclaim(&mut places);
@@ -247,8 +247,8 @@ impl TokenTable {
 }
 
 impl TokenTable {
-    /// Bytes of the payload, of which a sender says that it has sent `len` with this tag; or why they
-    /// are not there.
+    /// Bytes of the payload, of which a sender says that it has sent `len` with this tag; or why
+    /// they are not there.
     pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
         let table = &self.table;
         if token.index >= table.count {
@@ -357,8 +357,8 @@ impl TokenBuffer {
         Ok(self.arrival()?.expect("nothing changes the state after that"))
     }
 
-    /// Cancels the token. True: nothing has come, and nothing will; false: a payload has come, or is
-    /// coming.
+    /// Cancels the token. True: nothing has come, and nothing will; false: a payload has come, or
+    /// is coming.
     ///
     /// # Errors
     /// [`AccessError::Forked`].
@@ -391,8 +391,8 @@ impl TokenBuffer {
         Ok(copy)
     }
 
-    /// First byte, for callers that take the responsibility of shared memory themselves: valid until
-    /// this is dropped. A sender that maps the table could write there at any time.
+    /// First byte, for callers that take the responsibility of shared memory themselves: valid
+    /// until this is dropped. A sender that maps the table could write there at any time.
     pub fn as_ptr(&self) -> *const u8 {
         self.table.export.as_ptr().wrapping_add(self.table.buffer_at(self.index) as usize)
     }

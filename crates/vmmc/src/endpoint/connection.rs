@@ -226,9 +226,9 @@ impl Connection {
         sent.map_err(|error| self.transfer_error(error))
     }
 
-    /// Sends a control message of up to 128 bytes, and a payload to the buffer of a token that comes
-    /// from the owner of the endpoint, by whatever way; waits the session's timeout for room. A
-    /// token that lets nothing in does not hold up the control message, which says then that the
+    /// Sends a control message of up to 128 bytes, and a payload to the buffer of a token that
+    /// comes from the owner of the endpoint, by whatever way; waits the session's timeout for room.
+    /// A token that lets nothing in does not hold up the control message, which says then that the
     /// payload was dropped ([`Message::by_token`](crate::Message::by_token)).
     ///
     /// # Errors
