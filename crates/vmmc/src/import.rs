@@ -58,7 +58,7 @@ pub struct Import {
     /// Present if the transfers are copies by the caller.
     pub(crate) mapped: Option<Mapped>,
     /// The same, of a token table, where nothing goes but payloads by token.
-    pub(crate) mapped_table: Option<Mapped>,
+    pub(crate) mapped_table: Option<Box<Mapped>>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -153,7 +153,7 @@ impl Import {
             core,
         };
         let (mapped, mapped_table) = match shared.kind {
-            ExportKind::Tokens => (None, mapped),
+            ExportKind::Tokens => (None, mapped.map(Box::new)),
             _ => (mapped, None),
         };
         Ok(Import { mapped, mapped_table, shared: Arc::new(shared) })
@@ -231,7 +231,7 @@ impl Import {
 
     /// What is mapped of the export, whatever its kind.
     fn mapping(&self) -> Option<&Mapped> {
-        self.mapped.as_ref().or(self.mapped_table.as_ref())
+        self.mapped.as_ref().or(self.mapped_table.as_deref())
     }
 
     /// Why it cannot be used any more, if so.

@@ -425,7 +425,7 @@ pub(crate) fn payloads_by_token_land_in_their_buffer_and_messages_say_so(nodes: 
             assert!(buffer.to_vec().unwrap() == data, "{which} {round}");
         }
     }
-    let full = vec![s.endpoint.token_buffer().unwrap(), s.endpoint.token_buffer().unwrap()];
+    let full = [s.endpoint.token_buffer().unwrap(), s.endpoint.token_buffer().unwrap()];
     let none = s.endpoint.token_buffer().map(drop);
     assert!(matches!(none, Err(TokenError::InUse { count: 2, .. })), "{none:?}");
     assert_eq!(none.unwrap_err().kind(), ErrorKind::Full);
