@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-host", &[]),
     ("vmmc", &["vmmc-host", "vmmc-nic", "vmmc-utlb"]),
     ("vmmc-job", &["vmmc", "vmmc-host"]),
+    ("vmmc-rpc", &["vmmc", "vmmc-host"]),
     ("vmmc-stream", &["vmmc-host"]),
     ("vmmc-sockets", &["vmmc-host", "vmmc-stream"]),
     ("vmmc-service", &["vmmc-host", "vmmc-nic"]),

@@ -24,12 +24,12 @@ use crate::export::{Export, ExportBuilder};
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
     ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
-    REAPED_AT_ONCE, TOKEN_TABLES_MAX,
+    REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
-use crate::tokens::{ByToken, TokenBuffer, TokenRefused, TokenTable};
+use crate::tokens::{ByToken, TokenBuffer, TokenPool, TokenRefused};
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 use frame::Frames;
@@ -90,8 +90,7 @@ pub struct Endpoint {
     reap_next: usize,
     /// Channels of senders that were refused, until they have read so.
     refused: VecDeque<Export>,
-    /// Of payloads by token: the last one is armed, buffers of the others are out.
-    tables: Vec<TokenTable>,
+    tokens: Option<TokenPool>,
     counts: EndpointCounts,
 }
 
@@ -206,8 +205,8 @@ impl EndpointBuilder {
         if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
             return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
         }
-        let table = |(count, bytes)| session.token_table(count, bytes).access(access.clone()).create();
-        let tables = tokens.map(table).transpose()?.into_iter().collect();
+        let pool = |(count, bytes)| TokenPool::new(&session, &name, &access, count, bytes);
+        let tokens = tokens.map(pool).transpose()?;
         let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
         let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
         let watch = || session.core().watch(&[board.id(), calls.export().id()]);
@@ -231,7 +230,7 @@ impl EndpointBuilder {
             reaped_at: all_polled_at,
             reap_next: 0,
             refused: VecDeque::new(),
-            tables,
+            tokens,
             counts: EndpointCounts::default(),
         })
     }
@@ -274,7 +273,7 @@ impl Channel {
     }
 
     /// Takes the next message, which is there. None: what is there is none.
-    fn take(&mut self, shape: Shape, tables: &[TokenTable]) -> Option<Message> {
+    fn take(&mut self, shape: Shape, tokens: Option<&TokenPool>) -> Option<Message> {
         let end = slot_end(self.taken);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let head = Head::decode(head, shape)?;
@@ -288,8 +287,7 @@ impl Channel {
                 let mut bytes = [0; 32];
                 self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");
                 let (token, tag) = Head::token_from(&bytes);
-                let table = tables.iter().find(|table| table.id() == token.table);
-                let len = table.map_or(Err(TokenRefused::Wrong), |table| table.came(token, tag, len));
+                let len = tokens.map_or(Err(TokenRefused::Wrong), |pool| pool.came(token, tag, len));
                 by_token = Some(ByToken { token, len });
             }
         }
@@ -381,24 +379,17 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`TokenError`].
-    pub fn token_buffer(&mut self) -> Result<TokenBuffer, TokenError> {
-        let endpoint = || self.name.clone();
-        let Some(table) = self.tables.last() else { return Err(TokenError::None { endpoint: endpoint() }) };
-        if let Some(buffer) = table.arm().map_err(|error| TokenError::Access { endpoint: endpoint(), error })? {
-            return Ok(buffer);
+    pub fn token_buffer(&self) -> Result<TokenBuffer, TokenError> {
+        match &self.tokens {
+            Some(pool) => pool.arm(),
+            None => Err(TokenError::None { endpoint: self.name.clone() }),
         }
-        let (count, bytes) = (table.count(), table.buffer_bytes());
-        if table.filling() * 2 < count || self.tables.len() >= TOKEN_TABLES_MAX {
-            return Err(TokenError::InUse { endpoint: endpoint(), count });
-        }
-        // Senders that died in mid-payload have it: a new one is in its place.
-        let table = self.session.token_table(count, bytes).access(self.access.clone()).create();
-        let table = table.map_err(|error| TokenError::Table { endpoint: endpoint(), error: Box::new(error) })?;
-        self.tables.retain(TokenTable::is_in_use);
-        self.tables.push(table);
-        let armed = self.tables.last().expect("it was just put there").arm();
-        let armed = armed.map_err(|error| TokenError::Access { endpoint: self.name.clone(), error })?;
-        Ok(armed.expect("all of it is free"))
+    }
+
+    /// The buffers for payloads by token, if it was made with some: for threads that arm them while
+    /// this one waits.
+    pub fn token_pool(&self) -> Option<&TokenPool> {
+        self.tokens.as_ref()
     }
 
     /// A descriptor for event loops (poll, epoll): readable when [`poll`](Self::poll) may have a
@@ -533,7 +524,7 @@ impl Endpoint {
             }
             channel.empty = 0;
             self.turn = turn + 1;
-            let Some(message) = channel.take(self.shape, &self.tables) else {
+            let Some(message) = channel.take(self.shape, self.tokens.as_ref()) else {
                 self.counts.misbehaved += 1;
                 self.remove(at);
                 return None;

@@ -160,7 +160,7 @@ pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
 pub use target::{AnyTarget, PostTarget, Scatter, Target};
-pub use tokens::{Arrival, ByToken, PayloadToken, TokenBuffer, TokenRefused, TokenTable, TokenTableBuilder};
+pub use tokens::{Arrival, ByToken, PayloadToken, TokenBuffer, TokenPool, TokenRefused, TokenTable, TokenTableBuilder};
 #[doc(hidden)]
 pub use trace::{LeftBehind, left_behind};
 pub use transfer::Transfer;

@@ -4,20 +4,19 @@
 //! in an entry is read as a claim of the sender: the place of a buffer is known here. Source: [GMS
 //! §2] incoming payload table.
 
-use crate::error::{AccessError, ExportError, WaitError};
+use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
-use crate::limits::{TOKEN_BYTES_MAX, TOKENS_MAX};
+use crate::limits::{TOKEN_BYTES_MAX, TOKEN_TABLES_MAX, TOKENS_MAX};
 use crate::session::Session;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_host::Deadline;
 use vmmc_host::control::Access;
+use vmmc_host::os::RandomWords;
 use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenState};
 
 /// Buffers begin at a multiple of this, bytes.
 const BUFFER_ALIGN: u64 = 64;
-/// Keys that are asked of the kernel at a time.
-const KEYS_AT_ONCE: usize = 512;
 
 /// Buffers that each take one payload. Dropping it ends it when the last of its buffers is dropped.
 ///
@@ -64,7 +63,7 @@ struct Places {
     free: Vec<u32>,
     /// Given back while a payload was on its way there.
     filling: Vec<u32>,
-    keys: Vec<u64>,
+    keys: RandomWords,
 }
 
 /// Choices for a token table; made by [`Session::token_table`](crate::Session::token_table).
@@ -182,7 +181,7 @@ impl TokenTableBuilder {
             return Err(ExportError::Tokens { count, bytes });
         }
         let (export, count) = (export.create()?, count as u32);
-        let places = Places { free: (0..count).rev().collect(), filling: Vec::new(), keys: Vec::new() };
+        let places = Places { free: (0..count).rev().collect(), filling: Vec::new(), keys: RandomWords::default() };
         Ok(TokenTable { table: Arc::new(Table { export, count, bytes, places: Mutex::new(places) }) })
     }
 }
@@ -233,7 +232,8 @@ impl TokenTable {
         if places.free.is_empty() {
             table.reclaim(&mut places);
         }
-        let key = places.next_key()?;
+        // Only the two lowest bits count for nothing.
+        let key = places.keys.next().map_err(|e| AccessError::NoKeys { why: e.kind() })? & !3;
         let Some(index) = places.free.pop() else { return Ok(None) };
         drop(places);
         let buffer = TokenBuffer { table: table.clone(), index, key };
@@ -268,28 +268,71 @@ impl TokenTable {
             TokenState::Done | TokenState::Filling => Err(TokenRefused::Used),
         }
     }
-
-    /// Whether buffers of it are out.
-    pub(crate) fn is_in_use(&self) -> bool {
-        Arc::strong_count(&self.table) > 1
-    }
 }
 
-impl Places {
-    /// Only the two lowest bits of a key count for nothing.
-    fn next_key(&mut self) -> Result<u64, AccessError> {
-        if self.keys.is_empty() {
-            let mut bytes = [0; 8 * KEYS_AT_ONCE];
-            vmmc_host::os::fill_random(&mut bytes).map_err(|e| AccessError::NoKeys { why: e.kind() })?;
-            let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-            self.keys.extend(words.map(|word| word & !3));
+/// The buffers of an endpoint for payloads by token, for any thread; see
+/// [`Endpoint::token_buffer`](crate::Endpoint::token_buffer).
+#[derive(Clone)]
+pub struct TokenPool {
+    session: Session,
+    endpoint: String,
+    access: Access,
+    /// The last one is armed, buffers of the others are out.
+    tables: Arc<Mutex<Vec<TokenTable>>>,
+}
+
+impl TokenPool {
+    pub(crate) fn new(
+        session: &Session,
+        endpoint: &str,
+        access: &Access,
+        count: u64,
+        bytes: u64,
+    ) -> Result<TokenPool, ExportError> {
+        let table = session.token_table(count, bytes).access(access.clone()).create()?;
+        let (session, endpoint, access) = (session.clone(), endpoint.to_string(), access.clone());
+        Ok(TokenPool { session, endpoint, access, tables: Arc::new(Mutex::new(vec![table])) })
+    }
+
+    /// As [`Endpoint::token_buffer`](crate::Endpoint::token_buffer).
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn arm(&self) -> Result<TokenBuffer, TokenError> {
+        let endpoint = || self.endpoint.clone();
+        let access = |error| TokenError::Access { endpoint: endpoint(), error };
+        let mut tables = self.tables();
+        let table = tables.last().expect("it was made with one");
+        if let Some(buffer) = table.arm().map_err(access)? {
+            return Ok(buffer);
         }
-        Ok(self.keys.pop().expect("it was filled"))
+        let (count, bytes) = (table.count(), table.buffer_bytes());
+        if table.filling() * 2 < count || tables.len() >= TOKEN_TABLES_MAX {
+            return Err(TokenError::InUse { endpoint: endpoint(), count });
+        }
+        // Senders that died in mid-payload have it: a new one is in its place.
+        let table = self.session.token_table(count, bytes).access(self.access.clone()).create();
+        let table = table.map_err(|error| TokenError::Table { endpoint: endpoint(), error: Box::new(error) })?;
+        tables.retain(|table| Arc::strong_count(&table.table) > 1);
+        let armed = table.arm().map_err(access)?;
+        tables.push(table);
+        Ok(armed.expect("all of it is free"))
+    }
+
+    /// As [`TokenTable::came`].
+    pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
+        let tables = self.tables();
+        let table = tables.iter().find(|table| table.id() == token.table);
+        table.map_or(Err(TokenRefused::Wrong), |table| table.came(token, tag, len))
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Vec<TokenTable>> {
+        self.tables.lock().expect("no panic while the lock is held")
     }
 }
 
 impl Table {
-    fn places(&self) -> std::sync::MutexGuard<'_, Places> {
+    fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().expect("no panic while the lock is held")
     }
 
@@ -429,6 +472,12 @@ impl std::fmt::Debug for TokenTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Table { export, count, bytes, .. } = &*self.table;
         f.debug_struct("TokenTable").field("id", &export.id()).field("count", count).field("bytes", bytes).finish()
+    }
+}
+
+impl std::fmt::Debug for TokenPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenPool").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

@@ -316,6 +316,11 @@ impl Connection {
         Ok(self.tables.back())
     }
 
+    /// Why it cannot be used any more, if so.
+    pub fn broken(&self) -> Option<TransferError> {
+        self.channel.broken()
+    }
+
     /// Waits until all that was sent is visible to the owner, who may not have taken it yet.
     ///
     /// # Errors

@@ -1,0 +1,217 @@
+//! A call, in the hands of its handler.
+//!
+//! Invariant: a call is answered once. Dropping it unanswered is an answer too, so its caller waits
+//! for nothing; a panic drops it. Source: [GMS §3] server stubs, delegated calls.
+
+use crate::admission::Name;
+use crate::client::Client;
+use crate::error::RpcError;
+use crate::limits::FAILURE_BYTES_MAX;
+use crate::link::Link;
+use crate::server::Shared;
+use crate::wire::{Request, Status};
+use std::sync::Arc;
+use std::time::Duration;
+use vmmc::{AccessError, Frame, PayloadToken, Sender};
+use vmmc_host::Deadline;
+
+/// A call, which its handler answers, from whatever thread and whenever, or passes on. Dropping it
+/// tells the caller that there is no answer.
+pub struct Call {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    head: Request,
+    deadline: Deadline,
+    from: Sender,
+    arguments: Vec<u8>,
+    bulk: BulkArgument,
+    open: bool,
+}
+
+/// Where bulk that comes with arguments is.
+pub(crate) enum BulkArgument {
+    /// Copied with the arguments.
+    Copied(Vec<u8>),
+    /// In a frame, from this byte on.
+    InFrame(Frame, u64),
+}
+
+impl Call {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        link: Arc<Link>,
+        head: Request,
+        deadline: Deadline,
+        from: Sender,
+        (arguments, bulk): (Vec<u8>, BulkArgument),
+    ) -> Call {
+        Call { shared, link, head, deadline, from, arguments, bulk, open: true }
+    }
+
+    pub(crate) fn name(&self) -> Name<u64> {
+        (self.link.number, self.head.id)
+    }
+
+    /// Number of the method.
+    pub fn method(&self) -> u16 {
+        self.head.method
+    }
+
+    /// The arguments.
+    pub fn arguments(&self) -> &[u8] {
+        &self.arguments
+    }
+
+    /// Bytes of bulk that came with them.
+    pub fn bulk_len(&self) -> u64 {
+        match &self.bulk {
+            BulkArgument::Copied(bytes) => bytes.len() as u64,
+            BulkArgument::InFrame(frame, start) => frame.len() - start,
+        }
+    }
+
+    /// Copies bulk out. It is memory that its sender can write: copy what must not change before you
+    /// check it.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`]: the range reaches past it.
+    pub fn read_bulk(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        let (len, size) = (into.len() as u64, self.bulk_len());
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(AccessError::OutOfBounds { offset, len, size });
+        }
+        match &self.bulk {
+            BulkArgument::Copied(bytes) => into.copy_from_slice(&bytes[offset as usize..][..into.len()]),
+            BulkArgument::InFrame(frame, start) => frame.read(start + offset, into)?,
+        }
+        Ok(())
+    }
+
+    /// A copy of the bulk.
+    pub fn bulk_to_vec(&self) -> Vec<u8> {
+        let mut copy = vec![0; self.bulk_len() as usize];
+        self.read_bulk(0, &mut copy).expect("it is that long");
+        copy
+    }
+
+    /// Whether the caller has a buffer for a bulk result.
+    pub fn wants_bulk(&self) -> bool {
+        self.head.token.is_some()
+    }
+
+    /// When the caller stops waiting.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Time until then.
+    pub fn left(&self) -> Duration {
+        self.deadline.left(self.shared.now()).unwrap_or_default()
+    }
+
+    /// Whether the caller has withdrawn it: a handler that works for long looks now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.admission().is_withdrawn(&self.name())
+    }
+
+    /// Who sent it here: the caller, or the server that has passed it on. The node vouches for it.
+    pub fn from(&self) -> Sender {
+        self.from
+    }
+
+    /// Answers with a result. One that does not fit a frame of the client is an error for the
+    /// caller.
+    pub fn answer(self, result: &[u8]) {
+        self.end(Status::Done, result, None);
+    }
+
+    /// Answers with a short result, and a bulk result for the buffer of the caller. Without one
+    /// ([`wants_bulk`](Self::wants_bulk)) the bulk is dropped.
+    pub fn answer_with_bulk(self, result: &[u8], bulk: &[u8]) {
+        let token = self.head.token;
+        self.end(Status::Done, result, token.map(|token| (token, bulk)));
+    }
+
+    /// Says that it failed, and how, in up to 512 bytes.
+    pub fn fail(self, message: &str) {
+        let end = (0..=message.len().min(FAILURE_BYTES_MAX)).rev().find(|end| message.is_char_boundary(*end));
+        self.end(Status::Failed, &message.as_bytes()[..end.unwrap_or(0)], None);
+    }
+
+    /// Says that there is no such method.
+    pub fn no_method(self) {
+        self.end(Status::NoMethod, b"", None);
+    }
+
+    /// Says that the arguments are none of this method.
+    pub fn bad_arguments(self) {
+        self.end(Status::BadArguments, b"", None);
+    }
+
+    /// Passes the call on to another server, with other arguments if need be: that one answers the
+    /// caller, whose bulk result lands in the caller's buffer. The caller needs no connection to it;
+    /// its [`answered_by`](crate::ClientBuilder::answered_by) must admit its user.
+    ///
+    /// # Errors
+    /// The call itself, to be answered, and why it could not be passed on.
+    pub fn pass_on(mut self, to: &Client, method: u16, arguments: &[u8]) -> Result<(), (Call, RpcError)> {
+        let left = self.left();
+        if left.is_zero() {
+            // Its caller has ended it.
+            self.end(Status::Late, b"", None);
+            return Ok(());
+        }
+        if let Err(error) = self.shared.pass_on(&self.name(), to, || {
+            let bulk = self.bulk_to_vec();
+            let arguments_len = arguments.len() as u32;
+            let head = Request { method, left, arguments: arguments_len, ..self.head };
+            to.inner.send_forward(head, &self.link.origin, arguments, &bulk)
+        }) {
+            return Err((self, error));
+        }
+        self.open = false;
+        Ok(())
+    }
+
+    /// Lets go of it without a word.
+    pub(crate) fn forget(mut self) {
+        self.open = false;
+    }
+
+    /// Ends it before a handler has begun.
+    pub(crate) fn refuse(mut self, status: Status) {
+        self.open = false;
+        self.link.answer(self.head.id, status, b"", None);
+    }
+
+    fn end(mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
+        self.close(status, result, bulk);
+    }
+
+    fn close(&mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
+        self.open = false;
+        // First, so that whoever has the answer finds the call gone.
+        self.shared.finished(&self.name(), status);
+        if !self.link.answer(self.head.id, status, result, bulk) {
+            self.link.answer(self.head.id, Status::ResultTooLong, b"", None);
+        }
+        if self.link.has_waiting() {
+            self.shared.wake_soon();
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.open {
+            let status = if std::thread::panicking() { Status::Panicked } else { Status::Unanswered };
+            self.close(status, b"", None);
+        }
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("method", &self.head.method).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,721 @@
+//! Clients: calls of a service, waited for, polled, or continued.
+//!
+//! Any thread calls. Of those that wait, one takes answers from the endpoint, for all; when it has
+//! its own, another one does.
+//!
+//! Invariant: an answer is believed if it names a call by its key; whoever has the call has it.
+//! Continuations run in calls of the client, with none of its locks held. Source: [GMS §3]
+//! nonblocking calls, continuations, deferred continuations.
+
+use crate::calls::Calls;
+use crate::error::RpcError;
+use crate::limits::{BULK_DEFAULT, FRAMES_DEFAULT, LIVENESS_EVERY, SERVICE_NAME_BYTES_MAX};
+use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+use vmmc::{
+    Access, AccessError, Connection, Endpoint, Gather, MessageError, Session, TokenBuffer, TokenPool, WaitError,
+};
+use vmmc_host::os::RandomWords;
+use vmmc_host::{Deadline, Nanos};
+
+/// How the names of endpoints for calls begin.
+pub(crate) const SERVICE_PREFIX: &str = "rpc.";
+/// How the names of endpoints for answers begin.
+pub(crate) const ANSWERS_PREFIX: &str = "rpc-answers.";
+
+/// A way to a service, for any number of threads; clones share it.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Choices for a client; made by [`Client::new`].
+#[must_use = "there is no client before `connect`"]
+pub struct ClientBuilder {
+    session: Session,
+    service: String,
+    node: Option<String>,
+    owner: Option<u32>,
+    timeout: Option<Duration>,
+    access: Access,
+    frames: (u64, u64),
+    bulk: (u64, u64),
+}
+
+pub(crate) struct Inner {
+    service: String,
+    /// By which servers of this process know it when they pass calls on.
+    pub(crate) number: u64,
+    timeout: Duration,
+    /// The session, for its clock.
+    clock: Session,
+    to: Mutex<Connection>,
+    answers: Mutex<Endpoint>,
+    buffers: TokenPool,
+    calls: Mutex<Known>,
+    /// Continuations whose answer is there, and those that said "not now".
+    ready: Mutex<VecDeque<Continued>>,
+    /// Threads that wait while another one takes answers.
+    followers: AtomicUsize,
+    turn: Mutex<()>,
+    turned: Condvar,
+}
+
+struct Known {
+    calls: Calls<Waits>,
+    keys: RandomWords,
+    /// When the server was last looked at.
+    looked_at: Nanos,
+}
+
+/// What waits for an outcome.
+struct Waits {
+    method: u16,
+    timeout: Duration,
+    buffer: Option<TokenBuffer>,
+    sink: Sink,
+}
+
+enum Sink {
+    Slot(Arc<Slot>),
+    Then(Continuation),
+}
+
+type Outcome = Result<Answer, RpcError>;
+type Continuation = Box<dyn FnMut(&mut Outcome) -> Then + Send>;
+type Continued = (Continuation, Outcome);
+
+/// What a continuation says of itself [GMS §3].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It has run.
+    Done,
+    /// It could not run now, and has changed nothing: again later.
+    NotNow,
+}
+
+#[derive(Default)]
+struct Slot {
+    done: AtomicBool,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+/// What a call gave.
+#[derive(Debug)]
+pub struct Answer {
+    /// The result.
+    pub result: Vec<u8>,
+    /// The bulk result, if one was asked for and given.
+    pub bulk: Option<Bulk>,
+}
+
+/// A bulk result, where it has landed.
+#[derive(Debug)]
+pub struct Bulk {
+    buffer: TokenBuffer,
+    len: u64,
+}
+
+impl Bulk {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`]: the range reaches past the result. [`AccessError::Forked`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        let len = into.len() as u64;
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(AccessError::OutOfBounds { offset, len, size: self.len });
+        }
+        self.buffer.read(offset, into)
+    }
+
+    /// A copy of all of it.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        let mut copy = vec![0; self.len as usize];
+        self.read(0, &mut copy)?;
+        Ok(copy)
+    }
+
+    /// First byte, for callers that take the responsibility of shared memory themselves: valid until
+    /// this is dropped. A server of the same node could write there at any time.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.buffer.as_ptr()
+    }
+}
+
+/// A call that is made; from [`Client::request`].
+#[must_use = "nothing is called before `call`, `start` or `then`"]
+pub struct Request<'a> {
+    client: &'a Client,
+    method: u16,
+    arguments: &'a [u8],
+    bulk: &'a [u8],
+    wants_bulk: bool,
+    timeout: Duration,
+}
+
+/// A call under way. Dropping it withdraws it.
+#[must_use = "dropping it withdraws the call"]
+pub struct Pending {
+    client: Client,
+    id: CallId,
+    deadline: Deadline,
+    slot: Arc<Slot>,
+}
+
+impl ClientBuilder {
+    /// Name or `address:port` of the node of the service; default this node.
+    pub fn node(mut self, node: &str) -> Self {
+        self.node = Some(node.to_string());
+        self
+    }
+
+    /// The service of this user only; by default of this process's own user, or else of root.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// How long a call waits for its answer, unless it says otherwise, and `connect` for the
+    /// service, which need not exist yet; default the session's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Who may answer: the server, and those that it passes calls on to; default processes of the
+    /// same user.
+    pub fn answered_by(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Frames for long results: so many, of so many bytes, for each process that answers; default 4
+    /// of 16 KiB.
+    pub fn frames(mut self, count: u64, bytes: u64) -> Self {
+        self.frames = (count, bytes);
+        self
+    }
+
+    /// Buffers for bulk results, each of which is in use from the call until its [`Bulk`] is
+    /// dropped; default 8 of 64 KiB.
+    pub fn bulk(mut self, count: u64, bytes: u64) -> Self {
+        self.bulk = (count, bytes);
+        self
+    }
+
+    /// Connects: the server has to run meanwhile.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn connect(self) -> Result<Client, RpcError> {
+        let ClientBuilder { session, service, node, owner, timeout, access, frames, bulk } = self;
+        check_name(&service).map_err(|()| RpcError::BadName { service: service.clone() })?;
+        let system = |e: std::io::Error| RpcError::System { service: service.clone(), why: e.to_string() };
+        let timeout = timeout.unwrap_or_else(|| session.timeout());
+        let mut keys = RandomWords::default();
+        let number = keys.next().map_err(system)?;
+        let name = format!("{ANSWERS_PREFIX}{number:016x}");
+        let answers = session.endpoint(&name).access(access).frames(frames.0, frames.1).tokens(bulk.0, bulk.1).create();
+        let mut answers =
+            answers.map_err(|error| RpcError::Endpoint { service: service.clone(), error: Box::new(error) })?;
+        let deadline = session.deadline(timeout);
+        let mut builder = session.connect(&format!("{SERVICE_PREFIX}{service}")).wait(timeout);
+        builder = node.iter().fold(builder, |builder, node| builder.node(node));
+        builder = owner.into_iter().fold(builder, |builder, uid| builder.owner(uid));
+        let mut to = builder.open().map_err(|error| RpcError::Connect { service: service.clone(), error })?;
+
+        let hello = Message::Hello { version: VERSION, uid: rustix::process::getuid().as_raw(), endpoint: &name };
+        to.send(hello.encode().bytes(), b"").map_err(|error| RpcError::Message { service: service.clone(), error })?;
+        let theirs = loop {
+            let message = answers.wait_by(deadline).map_err(|error| match error {
+                WaitError::TimedOut { .. } => {
+                    RpcError::Unanswered { service: service.clone(), after_ms: timeout.as_millis() as u64 }
+                }
+                error => RpcError::Wait { service: service.clone(), error },
+            })?;
+            if let Some(Message::Welcome { version }) = Message::decode(message.control()) {
+                break version;
+            }
+        };
+        if theirs != VERSION {
+            return Err(RpcError::Version { service, theirs, ours: VERSION });
+        }
+        let buffers = answers.token_pool().expect("it was made with one").clone();
+        let looked_at = session.deadline(Duration::ZERO).0;
+        let inner = Inner {
+            service,
+            number,
+            timeout,
+            clock: session,
+            to: Mutex::new(to),
+            answers: Mutex::new(answers),
+            buffers,
+            calls: Mutex::new(Known { calls: Calls::default(), keys, looked_at }),
+            ready: Mutex::default(),
+            followers: AtomicUsize::new(0),
+            turn: Mutex::new(()),
+            turned: Condvar::new(),
+        };
+        Ok(Client { inner: Arc::new(inner) })
+    }
+}
+
+/// Whether a service can have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), ()> {
+    if name.is_empty() || name.len() > SERVICE_NAME_BYTES_MAX { Err(()) } else { Ok(()) }
+}
+
+impl Client {
+    /// A client of the service of this name.
+    #[allow(clippy::new_ret_no_self)] // the choices come first
+    pub fn new(session: &Session, service: &str) -> ClientBuilder {
+        ClientBuilder {
+            session: session.clone(),
+            service: service.to_string(),
+            node: None,
+            owner: None,
+            timeout: None,
+            access: Access::default(),
+            frames: FRAMES_DEFAULT,
+            bulk: BULK_DEFAULT,
+        }
+    }
+
+    /// Name of the service.
+    pub fn service(&self) -> &str {
+        &self.inner.service
+    }
+
+    /// Calls a method, and waits for its result.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn call(&self, method: u16, arguments: &[u8]) -> Result<Vec<u8>, RpcError> {
+        self.request(method).arguments(arguments).call().map(|answer| answer.result)
+    }
+
+    /// A call of a method, to be made with more than arguments, or not to be waited for.
+    pub fn request(&self, method: u16) -> Request<'_> {
+        let timeout = self.inner.timeout;
+        Request { client: self, method, arguments: &[], bulk: &[], wants_bulk: false, timeout }
+    }
+
+    /// Takes answers that have come, and runs their continuations; does not wait. Those that said
+    /// "not now" run again.
+    pub fn poll(&self) {
+        self.inner.poll();
+    }
+
+    /// Calls without an outcome.
+    pub fn outstanding(&self) -> usize {
+        self.inner.known().calls.len()
+    }
+
+    /// Continuations that are to run: at the next [`poll`](Self::poll), or while a call is waited
+    /// for.
+    pub fn deferred(&self) -> usize {
+        self.inner.ready().len()
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The arguments.
+    pub fn arguments(mut self, arguments: &'a [u8]) -> Self {
+        self.arguments = arguments;
+        self
+    }
+
+    /// Bulk that goes with them. Together they fit a frame of the server.
+    pub fn bulk(mut self, bulk: &'a [u8]) -> Self {
+        self.bulk = bulk;
+        self
+    }
+
+    /// Wants a bulk result, which lands in a buffer of the client.
+    pub fn wants_bulk(mut self) -> Self {
+        self.wants_bulk = true;
+        self
+    }
+
+    /// How long to wait for the answer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Calls, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn call(self) -> Result<Answer, RpcError> {
+        self.start()?.wait()
+    }
+
+    /// Calls, and does not wait.
+    ///
+    /// # Errors
+    /// [`RpcError`]: the call was not made.
+    pub fn start(self) -> Result<Pending, RpcError> {
+        let slot = Arc::new(Slot::default());
+        let client = self.client.clone();
+        let deadline = client.inner.clock.deadline(self.timeout);
+        let id = self.begin(Sink::Slot(slot.clone()), deadline)?;
+        Ok(Pending { client, id, deadline, slot })
+    }
+
+    /// Calls, and has this run when the answer, or an error, is there: in a call of the client from
+    /// whatever thread, at the latest by [`Client::poll`] after the deadline. It may call in turn,
+    /// and should not wait. If it says [`Then::NotNow`] it runs again later.
+    ///
+    /// # Errors
+    /// [`RpcError`]: the call was not made, and this will not run.
+    pub fn then(
+        self,
+        continuation: impl FnMut(&mut Result<Answer, RpcError>) -> Then + Send + 'static,
+    ) -> Result<(), RpcError> {
+        let deadline = self.client.inner.clock.deadline(self.timeout);
+        self.begin(Sink::Then(Box::new(continuation)), deadline).map(drop)
+    }
+
+    fn begin(self, sink: Sink, deadline: Deadline) -> Result<CallId, RpcError> {
+        let Request { client, method, arguments, bulk, wants_bulk, timeout } = self;
+        let inner = &*client.inner;
+        let service = || inner.service.clone();
+        let buffer = if wants_bulk { Some(inner.arm()?) } else { None };
+        let token = buffer.as_ref().map(TokenBuffer::token);
+        let id = {
+            let mut known = inner.known();
+            let key = known.keys.next().map_err(|e| RpcError::System { service: service(), why: e.to_string() })?;
+            let waits = Waits { method, timeout, buffer, sink };
+            let begun = known.calls.begin(key, deadline.0, waits);
+            begun.ok_or_else(|| RpcError::TooManyCalls { service: service() })?
+        };
+        let head = wire::Request { id, method, left: timeout, token, arguments: arguments.len() as u32 };
+        inner.send_request(head, arguments, bulk, timeout).inspect_err(|_| drop(inner.known().calls.end(id)))?;
+        Ok(id)
+    }
+}
+
+impl Pending {
+    /// The outcome, if it is there. Takes answers that have come.
+    pub fn poll(&mut self) -> Option<Result<Answer, RpcError>> {
+        if !self.slot.is_done() {
+            self.client.inner.poll();
+        }
+        self.slot.take()
+    }
+
+    /// Waits for the outcome until the deadline of the call.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn wait(self) -> Result<Answer, RpcError> {
+        self.client.inner.wait(&self.slot, self.deadline)
+    }
+
+    /// Withdraws the call: no handler begins that has not begun, and its bulk result reaches
+    /// nobody.
+    pub fn cancel(self) {}
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let inner = &*self.client.inner;
+        if !self.slot.is_done() && inner.known().calls.end(self.id).is_some() {
+            inner.withdraw(self.id);
+        }
+    }
+}
+
+impl Slot {
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Option<Outcome> {
+        self.outcome.lock().expect("no panic while the lock is held").take()
+    }
+
+    fn put(&self, outcome: Outcome) {
+        *self.outcome.lock().expect("no panic while the lock is held") = Some(outcome);
+        self.done.store(true, Ordering::Release);
+    }
+}
+
+impl Inner {
+    fn arm(&self) -> Result<TokenBuffer, RpcError> {
+        self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error })
+    }
+
+    pub(crate) fn send_request(
+        &self,
+        head: wire::Request,
+        arguments: &[u8],
+        bulk: &[u8],
+        timeout: Duration,
+    ) -> Result<(), RpcError> {
+        let mut to = self.to();
+        let len = arguments.len() + bulk.len();
+        let sent = if len <= head.inline_bytes_max() {
+            let mut body = [0; 128];
+            body[..arguments.len()].copy_from_slice(arguments);
+            body[arguments.len()..len].copy_from_slice(bulk);
+            let control = Message::Request { head, body: &body[..len] }.encode();
+            to.send_within(control.bytes(), b"", timeout)
+        } else {
+            let control = Message::Request { head, body: b"" }.encode();
+            to.send_within(control.bytes(), Gather(&[arguments, bulk]), timeout)
+        };
+        sent.map_err(|error| self.not_sent(error, timeout))
+    }
+
+    /// Passes a call on to the server.
+    pub(crate) fn send_forward(
+        &self,
+        head: wire::Request,
+        origin: &Origin,
+        arguments: &[u8],
+        bulk: &[u8],
+    ) -> Result<(), RpcError> {
+        let origin = origin.encode();
+        let control = Message::Forward { head }.encode();
+        let sent = self.to().send_within(control.bytes(), Gather(&[&origin, arguments, bulk]), head.left);
+        sent.map_err(|error| self.not_sent(error, head.left))
+    }
+
+    fn not_sent(&self, error: MessageError, timeout: Duration) -> RpcError {
+        let service = self.service.clone();
+        match error {
+            MessageError::PayloadTooLong { len, max, .. } => RpcError::ArgumentsTooLong { service, len, max },
+            MessageError::Full { .. } => {
+                RpcError::TimedOut { service, after_ms: timeout.as_millis() as u64, may_have_happened: false }
+            }
+            error => RpcError::Message { service, error },
+        }
+    }
+
+    /// Tells the server that nobody wants the answer any more, if there is room for that.
+    fn withdraw(&self, id: CallId) {
+        let _ = self.to().send_within(Message::Cancel { id }.encode().bytes(), b"", Duration::ZERO);
+    }
+
+    /// The same of a call that was passed on.
+    pub(crate) fn withdraw_for(&self, origin: &Origin, id: CallId) {
+        let control = Message::Cancel { id }.encode();
+        let _ = self.to().send_within(control.bytes(), &origin.encode(), Duration::ZERO);
+    }
+
+    fn poll(&self) {
+        if let Ok(mut answers) = self.answers.try_lock() {
+            while let Ok(Some(message)) = answers.poll() {
+                self.take(message);
+            }
+            drop(answers);
+            self.pass_turn();
+        }
+        self.tend();
+        self.run_ready();
+    }
+
+    /// Waits until a slot is filled: takes answers, or lets another thread.
+    fn wait(&self, slot: &Slot, deadline: Deadline) -> Outcome {
+        loop {
+            if let Some(outcome) = slot.take() {
+                return outcome;
+            }
+            let until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
+            match self.answers.try_lock() {
+                Ok(mut answers) => {
+                    let failed = self.receive(&mut answers, slot, until);
+                    drop(answers);
+                    self.pass_turn();
+                    if let Some(error) = failed {
+                        self.lose(|service| RpcError::Wait { service, error: error.clone() });
+                    }
+                }
+                Err(_) => self.follow(slot, until),
+            }
+            self.tend();
+            self.run_ready();
+        }
+    }
+
+    /// Takes answers until a slot is filled, or this time.
+    fn receive(&self, answers: &mut Endpoint, slot: &Slot, until: Deadline) -> Option<WaitError> {
+        while !slot.is_done() {
+            match answers.wait_by(until) {
+                Ok(message) => self.take(message),
+                Err(WaitError::TimedOut { .. }) => return None,
+                Err(error) => return Some(error),
+            }
+            if !self.ready().is_empty() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Waits while another thread takes answers.
+    fn follow(&self, slot: &Slot, until: Deadline) {
+        self.followers.fetch_add(1, Ordering::SeqCst);
+        let turn = self.turn.lock().expect("no panic while the lock is held");
+        if !slot.is_done() && self.answers.try_lock().is_err() {
+            let left = until.left(self.now()).unwrap_or_default();
+            let _ = self.turned.wait_timeout(turn, left);
+        }
+        self.followers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes those that wait for a slot, or for their turn to take answers.
+    fn pass_turn(&self) {
+        if self.followers.load(Ordering::SeqCst) > 0 {
+            drop(self.turn.lock().expect("no panic while the lock is held"));
+            self.turned.notify_all();
+        }
+    }
+
+    /// An answer, or something that is none.
+    fn take(&self, message: vmmc::Message) {
+        let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else { return };
+        let Some(waits) = self.known().calls.end(id) else { return };
+        let Waits { method, buffer, sink, .. } = waits;
+        let service = || self.service.clone();
+        let bulk = match (message.by_token(), buffer) {
+            (None, _) => Ok(None),
+            (Some(by_token), Some(buffer)) if by_token.token == buffer.token() => {
+                let dropped = |why| RpcError::BulkDropped { service: service(), why };
+                by_token.len.map(|len| Some(Bulk { buffer, len })).map_err(dropped)
+            }
+            (Some(_), _) => Err(RpcError::BadResult { service: service(), method }),
+        };
+        let result = message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec());
+        let outcome = match status {
+            Status::Done => bulk.map(|bulk| Answer { result, bulk }),
+            status => Err(self.error_of(status, method, &result)),
+        };
+        self.finish(sink, outcome);
+    }
+
+    fn error_of(&self, status: Status, method: u16, said: &[u8]) -> RpcError {
+        let service = self.service.clone();
+        let message = || String::from_utf8_lossy(said).into_owned();
+        match status {
+            Status::Done => unreachable!("that is no error"),
+            Status::Failed => RpcError::Failed { service, message: message() },
+            Status::NoMethod => RpcError::NoMethod { service, method },
+            Status::Busy => RpcError::Busy { service },
+            Status::Late => RpcError::TimedOut { service, after_ms: 0, may_have_happened: false },
+            Status::Cancelled => RpcError::Cancelled { service },
+            Status::BadArguments => RpcError::BadArguments { service, method },
+            Status::Panicked => RpcError::Panicked { service, method },
+            Status::DelegateLost => RpcError::Lost { service, why: message() },
+            Status::Unanswered => RpcError::NoAnswer { service, method },
+            Status::ResultTooLong => RpcError::ResultTooLong { service, method },
+        }
+    }
+
+    fn finish(&self, sink: Sink, outcome: Outcome) {
+        match sink {
+            Sink::Slot(slot) => {
+                slot.put(outcome);
+                self.pass_turn();
+            }
+            Sink::Then(continuation) => self.ready().push_back((continuation, outcome)),
+        }
+    }
+
+    /// Ends calls whose time is over, and all if the server is lost.
+    fn tend(&self) {
+        let now = self.now();
+        let (over, look) = {
+            let mut known = self.known();
+            let look = now.since(known.looked_at) >= LIVENESS_EVERY;
+            if look {
+                known.looked_at = now;
+            }
+            (known.calls.expire(now), look)
+        };
+        for (id, waits) in over {
+            self.withdraw(id);
+            let after_ms = waits.timeout.as_millis() as u64;
+            let service = self.service.clone();
+            self.finish(waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }));
+        }
+        if look {
+            if let Some(error) = self.broken() {
+                self.lose(|service| RpcError::Lost { service, why: error.clone() });
+            }
+        }
+    }
+
+    /// Why the server cannot be reached any more, if so.
+    pub(crate) fn broken(&self) -> Option<String> {
+        // Who sends now learns it by itself.
+        self.to.try_lock().ok()?.broken().map(|error| error.to_string())
+    }
+
+    /// Ends all calls: nobody will answer them.
+    fn lose(&self, error: impl Fn(String) -> RpcError) {
+        let lost = self.known().calls.lose();
+        for (_, waits) in lost {
+            self.finish(waits.sink, Err(error(self.service.clone())));
+        }
+    }
+
+    /// Runs continuations, each once.
+    fn run_ready(&self) {
+        let count = self.ready().len();
+        for _ in 0..count {
+            let Some((mut continuation, mut outcome)) = self.ready().pop_front() else { return };
+            if continuation(&mut outcome) == Then::NotNow {
+                self.ready().push_back((continuation, outcome));
+            }
+        }
+    }
+
+    /// As the session counts time.
+    fn now(&self) -> Nanos {
+        self.clock.deadline(Duration::ZERO).0
+    }
+
+    fn to(&self) -> MutexGuard<'_, Connection> {
+        self.to.lock().expect("no panic while the lock is held")
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.calls.lock().expect("no panic while the lock is held")
+    }
+
+    fn ready(&self) -> MutexGuard<'_, VecDeque<Continued>> {
+        self.ready.lock().expect("no panic while the lock is held")
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("service", &self.inner.service).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("done", &self.slot.is_done()).finish_non_exhaustive()
+    }
+}

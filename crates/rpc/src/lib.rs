@@ -1,0 +1,55 @@
+//! Remote calls whose answers land where they are wanted, from whoever has them [GMS §3].
+//!
+//! ```text
+//!   caller ── request, and a token for the bulk result ──▶ server ── handler
+//!      ▲                                                     ├── answers: result, bulk by the token
+//!      │                                                     └── passes the call on ──▶ another server
+//!      └─────────── result, bulk straight into the caller's buffer ─────────────────────────┘
+//! ```
+//!
+//! A service is a name, and methods by number; a typed face is for a layer above. Everything goes
+//! through endpoints, so within a machine no node takes part in a call.
+//!
+//! ```
+//! # use vmmc_node::{Embedded, KeySource, NodeConfig};
+//! # let node = Embedded::start(NodeConfig::new("doc-rpc").key(KeySource::Plain))?;
+//! # let session = vmmc::Session::over(node.attach()?)?;
+//! use vmmc_rpc::{Call, Client, Server};
+//! const GREET: u16 = 1;
+//! let greet = |call: Call| match call.method() {
+//!     GREET => {
+//!         let greeting = [b"hello, ", call.arguments()].concat();
+//!         call.answer(&greeting)
+//!     }
+//!     _ => call.no_method(),
+//! };
+//! let server = Server::new(&session, "greeter").serve(greet)?; // usually in another process
+//!
+//! let greeter = Client::new(&session, "greeter").connect()?; // `.node("beta")` for another node
+//! assert_eq!(greeter.call(GREET, b"world")?, b"hello, world");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Promises.** A call has one outcome. Its handler runs once at most; where it may have run
+//! though no result came, the error says so ([`RpcError::may_have_happened`]). A server that dies is
+//! an error within a second. A bulk result lands in the caller's buffer, or nowhere.
+//!
+//! **Does not.** It does not call again by itself: who knows that a method may run twice calls
+//! again.
+
+#![forbid(unsafe_code)]
+
+mod admission;
+mod call;
+mod calls;
+mod client;
+mod error;
+pub mod limits;
+mod link;
+mod server;
+mod wire;
+
+pub use call::Call;
+pub use client::{Answer, Bulk, Client, ClientBuilder, Pending, Request, Then};
+pub use error::{RpcError, ServeError};
+pub use server::{Server, ServerBuilder, ServerCounts};

@@ -1,0 +1,40 @@
+//! Named bounds of remote calls.
+//!
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason
+//! for the number.
+
+use std::time::Duration;
+
+/// Calls of one client that have no outcome yet: more than a server takes at once.
+pub const CALLS_MAX: usize = 1024;
+/// Calls that wait in a server for a thread, if it does not say otherwise.
+pub const QUEUE_DEFAULT: usize = 256;
+/// Threads of a server: what a machine with very many cores has.
+pub const THREADS_MAX: usize = 1024;
+/// Calls that a server has passed on and whose deadline has not come: it remembers them so that it
+/// can tell the callers when a delegate dies.
+pub const FORWARDS_MAX: usize = 4096;
+/// Processes that a server is connected to for answers: as many as an endpoint has senders.
+pub const LINKS_MAX: usize = 2048;
+/// Answers to one client that it has no room for: as many as it can ask for. One that lets more come
+/// together does not take them, and is forgotten.
+pub const ANSWERS_WAITING_MAX: usize = CALLS_MAX;
+/// Threads that connect a server to its clients: a client that does not answer holds up one of them
+/// for [`CONNECT_TIMEOUT`].
+pub const CONNECTING_THREADS: usize = 4;
+/// Clients that wait to be connected; further ones are turned away, and ask again.
+pub const CONNECTING_MAX: usize = 256;
+/// How long a server waits for the endpoint of a client, which polls it meanwhile.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two looks whether the other side lives, while nothing comes from it: its death is an
+/// error within a second.
+pub const LIVENESS_EVERY: Duration = Duration::from_millis(200);
+/// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
+/// arguments and results of four calls at once.
+pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);
+/// Buffers of a client for bulk results, and their bytes, if nothing else is said.
+pub const BULK_DEFAULT: (u64, u64) = (8, 64 << 10);
+/// Bytes of the name of a service.
+pub const SERVICE_NAME_BYTES_MAX: usize = 64;
+/// Bytes of what a failed call says of itself: it fits a frame beside its head.
+pub const FAILURE_BYTES_MAX: usize = 512;

@@ -1,0 +1,152 @@
+//! The way from a server to one of its callers, for answers from any thread.
+//!
+//! Invariant: answers go in the order in which they were given. One that finds no room waits here,
+//! and nobody waits for it: a caller that takes no answers holds up itself.
+
+use crate::limits::ANSWERS_WAITING_MAX;
+use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use vmmc::{Connection, MessageError, PayloadToken};
+
+/// See the module page.
+pub(crate) struct Link {
+    /// By which the server knows the caller.
+    pub(crate) number: u64,
+    pub(crate) origin: Origin,
+    out: Mutex<Out>,
+    /// It cannot be reached any more, or does not take its answers.
+    dead: AtomicBool,
+    /// Answers wait for room.
+    waits: AtomicBool,
+}
+
+struct Out {
+    /// None: it is being connected.
+    connection: Option<Connection>,
+    waiting: VecDeque<Answer>,
+}
+
+/// An answer that waits.
+struct Answer {
+    control: Vec<u8>,
+    payload: Vec<u8>,
+    token: Option<PayloadToken>,
+}
+
+/// A bulk result, for the buffer of the caller's token.
+pub(crate) type BulkResult<'a> = Option<(PayloadToken, &'a [u8])>;
+
+impl Link {
+    pub(crate) fn new(number: u64, origin: Origin) -> Link {
+        let out = Out { connection: None, waiting: VecDeque::new() };
+        Link { number, origin, out: Mutex::new(out), dead: AtomicBool::new(false), waits: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn fail(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    /// Whether answers wait for room.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// It is connected now: what waited goes out.
+    pub(crate) fn connected(&self, connection: Connection) {
+        self.out().connection = Some(connection);
+        self.push();
+    }
+
+    /// Greets the caller.
+    pub(crate) fn welcome(&self, version: u16) {
+        let control = Message::Welcome { version }.encode();
+        self.send(control.bytes(), &[], None);
+    }
+
+    /// Tells how a call ended. False: the result does not fit.
+    pub(crate) fn answer(&self, id: CallId, status: Status, result: &[u8], bulk: BulkResult<'_>) -> bool {
+        let inline = result.len() <= ANSWER_INLINE_BYTES_MAX;
+        // The payload of a message is one: what goes by token, or a long result.
+        if !inline && bulk.is_some() {
+            return false;
+        }
+        let (body, payload) = if inline { (result, &[][..]) } else { (&[][..], result) };
+        let control = Message::Answer { id, status, body }.encode();
+        self.send(control.bytes(), payload, bulk)
+    }
+
+    /// False: the payload is too long.
+    fn send(&self, control: &[u8], payload: &[u8], bulk: BulkResult<'_>) -> bool {
+        if self.is_dead() {
+            return true;
+        }
+        let mut out = self.out();
+        if let (true, Some(connection)) = (out.waiting.is_empty(), out.connection.as_mut()) {
+            let sent = match bulk {
+                Some((token, bulk)) => connection.send_by_token_within(control, token, bulk, Duration::ZERO),
+                None => connection.send_within(control, payload, Duration::ZERO),
+            };
+            match sent {
+                Ok(()) => return true,
+                Err(MessageError::Full { .. }) => {}
+                Err(MessageError::PayloadTooLong { .. }) => return false,
+                Err(_) => {
+                    self.fail();
+                    return true;
+                }
+            }
+        }
+        if out.waiting.len() >= ANSWERS_WAITING_MAX {
+            self.fail();
+            out.waiting.clear();
+            return true;
+        }
+        let (payload, token) = match bulk {
+            Some((token, bulk)) => (bulk.to_vec(), Some(token)),
+            None => (payload.to_vec(), None),
+        };
+        out.waiting.push_back(Answer { control: control.to_vec(), payload, token });
+        self.waits.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(crate) fn push(&self) {
+        let mut out = self.out();
+        let Out { connection: Some(connection), waiting } = &mut *out else { return };
+        while let Some(answer) = waiting.front() {
+            let Answer { control, payload, token } = answer;
+            let sent = match token {
+                Some(token) => connection.send_by_token_within(control, *token, payload, Duration::ZERO),
+                None => connection.send_within(control, payload, Duration::ZERO),
+            };
+            match sent {
+                Err(MessageError::Full { .. }) => return,
+                Ok(()) => _ = waiting.pop_front(),
+                Err(_) => {
+                    self.fail();
+                    waiting.clear();
+                }
+            }
+        }
+        self.waits.store(false, Ordering::Relaxed);
+    }
+
+    /// Looks whether the caller is still there.
+    pub(crate) fn look(&self) {
+        if self.out().connection.as_ref().is_some_and(|connection| connection.broken().is_some()) {
+            self.fail();
+        }
+    }
+
+    fn out(&self) -> std::sync::MutexGuard<'_, Out> {
+        self.out.lock().expect("no panic while the lock is held")
+    }
+}

@@ -1,0 +1,608 @@
+//! Servers: an endpoint whose messages are calls, and handlers that answer them.
+//!
+//! ```text
+//!   endpoint ── hello ──▶ connecting threads ──▶ a link to the caller
+//!            ── call ───▶ admission ──▶ handler, here or on a thread of the pool ──▶ its link
+//! ```
+//!
+//! Invariants: no caller holds up another one: connecting waits on threads of its own, and answers
+//! that find no room wait in their link. Whatever a caller sends costs it its own calls at most.
+//! Source: [GMS §3] server threads.
+
+use crate::admission::{Admission, Admitted, Name, Turn, Withdrawal};
+use crate::call::{BulkArgument, Call};
+use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
+use crate::error::{RpcError, ServeError};
+use crate::limits::{
+    CONNECT_TIMEOUT, CONNECTING_MAX, CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT,
+    THREADS_MAX,
+};
+use crate::link::Link;
+use crate::wire::{Message, Origin, Request, Status, VERSION};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vmmc::{Access, Endpoint, Sender, Session, WaitError};
+use vmmc_host::{Deadline, Nanos};
+
+/// How long a wait for calls lasts while answers wait for room.
+const PUSH_EVERY: Duration = Duration::from_millis(1);
+/// Callers that are looked at, whether they live, each [`LIVENESS_EVERY`].
+const LOOKED_AT_ONCE: usize = 64;
+
+/// A server of a service. Dropping it ends it: calls that no handler has are not answered.
+#[must_use = "dropping it ends the service"]
+pub struct Server {
+    shared: Arc<Shared>,
+    loop_thread: Option<JoinHandle<Option<WaitError>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Choices for a server; made by [`Server::new`].
+#[must_use = "there is no server before `serve`"]
+pub struct ServerBuilder {
+    session: Session,
+    service: String,
+    access: Access,
+    frames: (u64, u64),
+    threads: usize,
+    queue: usize,
+}
+
+/// What became of calls so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// Calls that a handler has begun.
+    pub handled: u64,
+    /// Answered with a result.
+    pub done: u64,
+    /// Answered with a failure, or not at all, or with arguments that made no sense.
+    pub failed: u64,
+    /// Handlers that panicked.
+    pub panicked: u64,
+    /// Turned away because the queue was full.
+    pub busy: u64,
+    /// Whose time was over before a handler began.
+    pub late: u64,
+    /// Withdrawn before a handler began.
+    pub cancelled: u64,
+    /// Passed on to another server.
+    pub passed_on: u64,
+    /// Messages that made no sense.
+    pub misbehaved: u64,
+}
+
+/// What threads of a server share.
+pub(crate) struct Shared {
+    session: Session,
+    admission: Mutex<Admission<u64, u64>>,
+    /// Servers that calls were passed on to, while they live.
+    delegates: Mutex<HashMap<u64, Weak<Inner>>>,
+    /// By the number of each.
+    links: Mutex<HashMap<u64, Arc<Link>>>,
+    queue: Mutex<VecDeque<Call>>,
+    queued: Condvar,
+    stop: AtomicBool,
+    /// Answers wait for room.
+    push: AtomicBool,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts([AtomicU64; 9]);
+
+/// Which of the counts.
+#[derive(Clone, Copy)]
+enum Count {
+    Handled,
+    Done,
+    Failed,
+    Panicked,
+    Busy,
+    Late,
+    Cancelled,
+    PassedOn,
+    Misbehaved,
+}
+
+impl Counts {
+    fn add(&self, which: Count) {
+        self.0[which as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type Handler = Arc<dyn Fn(Call) + Send + Sync>;
+
+impl ServerBuilder {
+    /// Who may call; default processes of the same user.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Frames for long arguments: so many, of so many bytes, for each client; default 4 of 16 KiB.
+    pub fn frames(mut self, count: u64, bytes: u64) -> Self {
+        self.frames = (count, bytes);
+        self
+    }
+
+    /// Threads that handlers run on, up to 1,024; default none: they run on the thread that takes
+    /// the calls, which is fastest where none of them waits.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Calls that wait for a thread; further ones are told that the server is busy. Default 256.
+    pub fn queue(mut self, calls: usize) -> Self {
+        self.queue = calls;
+        self
+    }
+
+    /// Serves on threads of its own, until the server is dropped.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn serve(self, handler: impl Fn(Call) + Send + Sync + 'static) -> Result<Server, ServeError> {
+        let ServerBuilder { session, service, access, frames, threads, queue } = self;
+        check_name(&service).map_err(|()| ServeError::BadName { service: service.clone() })?;
+        if threads > THREADS_MAX || queue == 0 {
+            return Err(ServeError::BadShape { service, threads, queue });
+        }
+        let name = format!("{SERVICE_PREFIX}{service}");
+        let endpoint = session.endpoint(&name).access(access).frames(frames.0, frames.1).create();
+        let endpoint =
+            endpoint.map_err(|error| ServeError::Endpoint { service: service.clone(), error: Box::new(error) })?;
+        let no_thread = |e: std::io::Error| ServeError::Thread { service: service.clone(), why: e.to_string() };
+        let shared = Arc::new(Shared {
+            session,
+            admission: Mutex::new(Admission::new(queue)),
+            delegates: Mutex::default(),
+            links: Mutex::default(),
+            queue: Mutex::default(),
+            queued: Condvar::new(),
+            stop: AtomicBool::new(false),
+            push: AtomicBool::new(false),
+            counts: Counts::default(),
+        });
+        let handler: Handler = Arc::new(handler);
+        let mut server = Server { shared: shared.clone(), loop_thread: None, threads: Vec::new() };
+        let (ask, asked) = sync_channel(CONNECTING_MAX);
+        let asked = Arc::new(Mutex::new(asked));
+        for _ in 0..CONNECTING_THREADS {
+            let (shared, asked) = (shared.clone(), asked.clone());
+            let run = move || connect_all(&shared, &asked);
+            // Nobody waits for these: they end with the loop, or when a caller has not answered.
+            named("vmmc-rpc-links").spawn(run).map_err(no_thread)?;
+        }
+        for _ in 0..threads {
+            let (shared, handler) = (shared.clone(), handler.clone());
+            let run = move || shared.work(&handler);
+            server.threads.push(named("vmmc-rpc-calls").spawn(run).map_err(no_thread)?);
+        }
+        let inline = (threads == 0).then_some(handler);
+        let looked_at = shared.now();
+        let serving = Serving {
+            shared,
+            endpoint,
+            inline,
+            ask,
+            by_sender: HashMap::new(),
+            by_origin: HashMap::new(),
+            next_link: 0,
+            looked_at,
+            look_next: 0,
+        };
+        server.loop_thread = Some(named("vmmc-rpc").spawn(move || serving.run()).map_err(no_thread)?);
+        Ok(server)
+    }
+}
+
+fn named(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.to_string())
+}
+
+impl Server {
+    /// A server of a service of this name.
+    #[allow(clippy::new_ret_no_self)] // the choices come first
+    pub fn new(session: &Session, service: &str) -> ServerBuilder {
+        let (session, service) = (session.clone(), service.to_string());
+        let (access, frames) = (Access::default(), FRAMES_DEFAULT);
+        ServerBuilder { session, service, access, frames, threads: 0, queue: QUEUE_DEFAULT }
+    }
+
+    /// What became of calls so far.
+    pub fn counts(&self) -> ServerCounts {
+        let of = |which: Count| self.shared.counts.0[which as usize].load(Ordering::Relaxed);
+        ServerCounts {
+            handled: of(Count::Handled),
+            done: of(Count::Done),
+            failed: of(Count::Failed),
+            panicked: of(Count::Panicked),
+            busy: of(Count::Busy),
+            late: of(Count::Late),
+            cancelled: of(Count::Cancelled),
+            passed_on: of(Count::PassedOn),
+            misbehaved: of(Count::Misbehaved),
+        }
+    }
+
+    /// Whether it serves: not when its node has gone.
+    pub fn is_serving(&self) -> bool {
+        self.loop_thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends it, after the handlers that run. What its node says, if it had ended before.
+    pub fn stop(mut self) -> Option<WaitError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<WaitError> {
+        self.shared.stop.store(true, Ordering::Release);
+        let ended = self.loop_thread.take().and_then(|thread| thread.join().ok()).flatten();
+        self.shared.queue().drain(..).for_each(Call::forget);
+        self.shared.queued.notify_all();
+        for thread in self.threads.drain(..) {
+            // A handler that panicked has said so on stderr already.
+            let _ = thread.join();
+        }
+        ended
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// As the session counts time.
+    pub(crate) fn now(&self) -> Nanos {
+        self.session.deadline(Duration::ZERO).0
+    }
+
+    pub(crate) fn admission(&self) -> MutexGuard<'_, Admission<u64, u64>> {
+        self.admission.lock().expect("no panic while the lock is held")
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Call>> {
+        self.queue.lock().expect("no panic while the lock is held")
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+        self.links.lock().expect("no panic while the lock is held")
+    }
+
+    /// Its handler has answered a call.
+    pub(crate) fn finished(&self, call: &Name<u64>, status: Status) {
+        self.admission().finish(call);
+        self.counts.add(match status {
+            Status::Done => Count::Done,
+            Status::Panicked => Count::Panicked,
+            _ => Count::Failed,
+        });
+    }
+
+    /// Answers wait for room: the loop looks again soon.
+    pub(crate) fn wake_soon(&self) {
+        self.push.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes a call on by `send`.
+    pub(crate) fn pass_on(
+        &self,
+        call: &Name<u64>,
+        to: &Client,
+        send: impl FnOnce() -> Result<(), RpcError>,
+    ) -> Result<(), RpcError> {
+        let number = to.inner.number;
+        self.delegates.lock().expect("no panic while the lock is held").insert(number, Arc::downgrade(&to.inner));
+        if !self.admission().pass_on(call, number) {
+            return Err(RpcError::TooManyCalls { service: to.service().to_string() });
+        }
+        let sent = send();
+        match &sent {
+            Ok(()) => self.counts.add(Count::PassedOn),
+            Err(_) => self.admission().take_back(call),
+        }
+        sent
+    }
+
+    /// A thread of the pool.
+    fn work(&self, handler: &Handler) {
+        loop {
+            let call = {
+                let mut queue = self.queue();
+                loop {
+                    if self.stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    if let Some(call) = queue.pop_front() {
+                        break call;
+                    }
+                    queue = self.queued.wait(queue).expect("no panic while the lock is held");
+                }
+            };
+            self.handle(call, handler);
+        }
+    }
+
+    /// The turn of a call.
+    fn handle(&self, call: Call, handler: &Handler) {
+        let turn = self.admission().begin(&call.name(), self.now());
+        match turn {
+            Turn::Begins => {
+                self.counts.add(Count::Handled);
+                // The call goes with it: dropped by a panic, it tells its caller so.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call)));
+            }
+            Turn::Late => {
+                self.counts.add(Count::Late);
+                call.refuse(Status::Late);
+            }
+            Turn::Withdrawn => {
+                self.counts.add(Count::Cancelled);
+                call.refuse(Status::Cancelled);
+            }
+        }
+    }
+}
+
+/// Connects links, one after the other.
+fn connect_all(shared: &Shared, asked: &Mutex<Receiver<Arc<Link>>>) {
+    loop {
+        let link = asked.lock().expect("no panic while the lock is held").recv();
+        // The loop has ended.
+        let Ok(link) = link else { return };
+        let session = &shared.session;
+        let Origin { node, endpoint, uid } = &link.origin;
+        let builder = session.connect(endpoint).owner(*uid).wait(CONNECT_TIMEOUT);
+        let here = *node == session.node().name;
+        let builder = if here { builder } else { builder.node(node) };
+        match builder.open() {
+            Ok(connection) => link.connected(connection),
+            Err(_) => link.fail(),
+        }
+    }
+}
+
+/// The thread that takes calls.
+struct Serving {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    /// The handler, if there is no pool.
+    inline: Option<Handler>,
+    /// Links to be connected.
+    ask: SyncSender<Arc<Link>>,
+    by_sender: HashMap<(u32, u32, u64), Arc<Link>>,
+    by_origin: HashMap<Origin, Arc<Link>>,
+    next_link: u64,
+    looked_at: Nanos,
+    look_next: u64,
+}
+
+impl Serving {
+    fn run(mut self) -> Option<WaitError> {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let pushing = self.shared.push.load(Ordering::Relaxed);
+            let wait = if pushing { PUSH_EVERY } else { LIVENESS_EVERY };
+            match self.endpoint.wait_by(self.shared.session.deadline(wait)) {
+                Ok(message) => self.take(message),
+                Err(WaitError::TimedOut { .. }) => {}
+                Err(error) => return Some(error),
+            }
+            if pushing {
+                self.push();
+            }
+            let now = self.shared.now();
+            if now.since(self.looked_at) >= LIVENESS_EVERY {
+                self.looked_at = now;
+                self.look(now);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, mut message: vmmc::Message) {
+        let frame = message.take_payload();
+        let from = message.from();
+        let sender = (from.session, from.process.0, from.import.to_u64());
+        match Message::decode(message.control()) {
+            Some(Message::Hello { version, uid, endpoint }) => self.greet(from, sender, version, uid, endpoint),
+            Some(Message::Request { head, body }) => {
+                let Some(link) = self.by_sender.get(&sender).cloned() else { return self.misbehaved() };
+                let Some(body) = split(head.arguments, body, frame, 0) else { return self.misbehaved() };
+                self.admit(link, head, from, body);
+            }
+            Some(Message::Forward { head }) => {
+                let Some(frame) = frame else { return self.misbehaved() };
+                let bytes = frame.to_vec();
+                let Some((origin, rest)) = Origin::decode(&bytes).filter(|(origin, _)| is_answers(&origin.endpoint))
+                else {
+                    return self.misbehaved();
+                };
+                let at = (bytes.len() - rest.len()) as u64;
+                let Some(body) = split(head.arguments, b"", Some(frame), at) else { return self.misbehaved() };
+                match self.link_to(origin) {
+                    Some(link) => self.admit(link, head, from, body),
+                    None => self.shared.counts.add(Count::Busy),
+                }
+            }
+            Some(Message::Cancel { id }) => {
+                let link = match frame.map(|frame| frame.to_vec()) {
+                    Some(bytes) => Origin::decode(&bytes).and_then(|(origin, _)| self.by_origin.get(&origin)),
+                    None => self.by_sender.get(&sender),
+                };
+                if let Some(link) = link.cloned() {
+                    self.withdraw(&link, id);
+                }
+            }
+            Some(Message::Welcome { .. } | Message::Answer { .. }) | None => self.misbehaved(),
+        }
+    }
+
+    fn misbehaved(&self) {
+        self.shared.counts.add(Count::Misbehaved);
+    }
+
+    /// A caller introduces itself.
+    fn greet(&mut self, from: Sender, sender: (u32, u32, u64), _version: u16, uid: u32, endpoint: &str) {
+        if !is_answers(endpoint) {
+            return self.misbehaved();
+        }
+        let Ok(Some(node)) = self.shared.session.node_of(from) else { return };
+        let origin = Origin { node, endpoint: endpoint.to_string(), uid };
+        if let Some(link) = self.link_to(origin) {
+            // It says who is here; a caller of another version says so itself.
+            link.welcome(VERSION);
+            self.by_sender.insert(sender, link);
+        }
+    }
+
+    /// The link to a caller, which is connected if it is new. None: there are too many.
+    fn link_to(&mut self, origin: Origin) -> Option<Arc<Link>> {
+        if let Some(link) = self.by_origin.get(&origin).filter(|link| !link.is_dead()) {
+            return Some(link.clone());
+        }
+        if self.by_origin.len() >= LINKS_MAX {
+            return None;
+        }
+        self.next_link += 1;
+        let link = Arc::new(Link::new(self.next_link, origin.clone()));
+        self.ask.try_send(link.clone()).ok()?;
+        self.shared.links().insert(link.number, link.clone());
+        self.by_origin.insert(origin, link.clone());
+        Some(link)
+    }
+
+    fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: (Vec<u8>, BulkArgument)) {
+        let deadline = Deadline(self.shared.now() + head.left);
+        let call = Call::new(self.shared.clone(), link, head, deadline, from, body);
+        let admitted = self.shared.admission().admit(call.name(), deadline.0);
+        match admitted {
+            Admitted::Waits => match &self.inline {
+                Some(handler) => self.shared.handle(call, handler),
+                None => {
+                    self.shared.queue().push_back(call);
+                    self.shared.queued.notify_one();
+                }
+            },
+            Admitted::Busy => {
+                self.shared.counts.add(Count::Busy);
+                call.refuse(Status::Busy);
+            }
+            Admitted::Again => {
+                self.misbehaved();
+                call.forget();
+            }
+        }
+    }
+
+    fn withdraw(&self, link: &Link, id: crate::wire::CallId) {
+        let withdrawal = self.shared.admission().withdraw(&(link.number, id));
+        if let Withdrawal::Passed(to) = withdrawal {
+            if let Some(to) = self.delegate(to) {
+                to.withdraw_for(&link.origin, id);
+            }
+        }
+    }
+
+    fn delegate(&self, number: u64) -> Option<Arc<Inner>> {
+        self.shared.delegates.lock().expect("no panic while the lock is held").get(&number)?.upgrade()
+    }
+
+    /// Sends answers that wait for room.
+    fn push(&self) {
+        self.shared.push.store(false, Ordering::Relaxed);
+        for link in self.by_origin.values().filter(|link| link.has_waiting()) {
+            link.push();
+            if link.has_waiting() && !link.is_dead() {
+                self.shared.wake_soon();
+            }
+        }
+    }
+
+    /// Looks who is still there.
+    fn look(&mut self, now: Nanos) {
+        self.shared.admission().forget_late(now);
+        let mut some: Vec<&Arc<Link>> = self.by_origin.values().collect();
+        some.sort_unstable_by_key(|link| link.number);
+        let start = some.partition_point(|link| link.number < self.look_next);
+        for link in some.iter().cycle().skip(start).take(some.len().min(LOOKED_AT_ONCE)) {
+            link.look();
+            self.look_next = link.number + 1;
+        }
+        if start + LOOKED_AT_ONCE >= some.len() {
+            self.look_next = 0;
+        }
+        let dead: Vec<Arc<Link>> = self.by_origin.values().filter(|link| link.is_dead()).cloned().collect();
+        for link in &dead {
+            self.by_origin.remove(&link.origin);
+            self.shared.links().remove(&link.number);
+            self.shared.admission().caller_lost(&link.number);
+        }
+        if !dead.is_empty() {
+            self.by_sender.retain(|_, link| !link.is_dead());
+        }
+        self.look_at_delegates();
+    }
+
+    /// Tells callers whose calls were passed on to a server that has died.
+    fn look_at_delegates(&self) {
+        let all: Vec<(u64, Weak<Inner>)> = {
+            let delegates = self.shared.delegates.lock().expect("no panic while the lock is held");
+            delegates.iter().map(|(number, inner)| (*number, inner.clone())).collect()
+        };
+        for (number, inner) in all {
+            let why = match inner.upgrade() {
+                Some(inner) => match inner.broken() {
+                    Some(why) => why,
+                    None => continue,
+                },
+                None => "its client was dropped".to_string(),
+            };
+            self.shared.delegates.lock().expect("no panic while the lock is held").remove(&number);
+            let lost = self.shared.admission().delegate_lost(number);
+            for (link, id) in lost {
+                if let Some(link) = self.shared.links().get(&link).cloned() {
+                    link.answer(id, Status::DelegateLost, why.as_bytes(), None);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an endpoint is for answers: nothing else is sent to by a server.
+fn is_answers(endpoint: &str) -> bool {
+    endpoint.starts_with(ANSWERS_PREFIX)
+}
+
+/// Arguments and bulk of a call: in the control message, or in a frame from byte `at` on. None: the
+/// arguments are longer than what came.
+fn split(arguments: u32, body: &[u8], frame: Option<vmmc::Frame>, at: u64) -> Option<(Vec<u8>, BulkArgument)> {
+    let len = u64::from(arguments);
+    match frame {
+        None => {
+            let (arguments, bulk) = body.split_at_checked(arguments as usize)?;
+            Some((arguments.to_vec(), BulkArgument::Copied(bulk.to_vec())))
+        }
+        Some(frame) => {
+            if at + len > frame.len() {
+                return None;
+            }
+            let mut copy = vec![0; len as usize];
+            frame.read(at, &mut copy).ok()?;
+            Some((copy, BulkArgument::InFrame(frame, at + len)))
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Calls, on both kinds of nodes, within a node and between two: what arrives, and what becomes of
+//! calls that go wrong.
+
+mod common;
+
+use common::{LONG, Nodes, eventually, everywhere, pattern};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use vmmc_rpc::{Call, Client, RpcError, Server, Then};
+
+/// Gives arguments, and then bulk, back: both as the result.
+const ECHO: u16 = 1;
+/// Gives so much bulk as the arguments say.
+const READ: u16 = 2;
+/// Waits so many milliseconds as the arguments say.
+const SLEEP: u16 = 3;
+const FAIL: u16 = 4;
+const PANIC: u16 = 5;
+const DROP: u16 = 6;
+const COUNT: u16 = 7;
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+fn handler(ran: Arc<AtomicU64>) -> impl Fn(Call) + Send + Sync {
+    move |call: Call| {
+        ran.fetch_add(1, Ordering::SeqCst);
+        match call.method() {
+            ECHO => {
+                let all = [call.arguments(), &call.bulk_to_vec()].concat();
+                call.answer(&all);
+            }
+            READ => {
+                let len = number(call.arguments());
+                assert!(call.wants_bulk());
+                call.answer_with_bulk(&len.to_le_bytes(), &pattern(len as usize, len as u8));
+            }
+            SLEEP => {
+                std::thread::sleep(Duration::from_millis(number(call.arguments())));
+                call.answer(b"");
+            }
+            FAIL => call.fail("there is none left"),
+            PANIC => panic!("a handler that is to panic"),
+            DROP => drop(call),
+            COUNT => call.answer(&ran.load(Ordering::SeqCst).to_le_bytes()),
+            _ => call.no_method(),
+        }
+    }
+}
+
+fn connect(nodes: &Nodes, caller: usize, service: &str) -> Client {
+    Client::new(&nodes.attach(caller), service).node(&nodes.name(0)).connect().unwrap()
+}
+
+#[test]
+fn arguments_results_and_bulk_of_every_length_arrive() {
+    everywhere(|nodes, caller| {
+        let server = Server::new(&nodes.attach(0), "echo").serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "echo");
+        for len in [0, 1, 60, 84, 85, 104, 105, 113, 114, 115, 1_000, 16_384] {
+            let arguments = pattern(len, 1);
+            assert!(client.call(ECHO, &arguments).unwrap() == arguments, "{caller} {len}");
+            let bulk = pattern(len.min(16_384 - 9), 2);
+            let answer = client.request(ECHO).arguments(b"arguments").bulk(&bulk).call().unwrap();
+            assert!(answer.result == [b"arguments", &bulk[..]].concat() && answer.bulk.is_none(), "{caller} {len}");
+        }
+        for len in [0u64, 1, 4_096, 65_536] {
+            let answer = client.request(READ).arguments(&len.to_le_bytes()).wants_bulk().call().unwrap();
+            let bulk = answer.bulk.expect("it was asked for");
+            assert_eq!((number(&answer.result), bulk.len()), (len, len));
+            assert!(bulk.to_vec().unwrap() == pattern(len as usize, len as u8), "{caller} {len}");
+        }
+        assert_eq!((server.counts().done, server.counts().failed, client.outstanding()), (28, 0, 0));
+        assert_eq!(server.stop(), None);
+    });
+}
+
+#[test]
+fn what_goes_wrong_with_a_call_is_an_error_of_its_own_and_others_are_served() {
+    everywhere(|nodes, caller| {
+        let server = Server::new(&nodes.attach(0), "wrong").threads(2).serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "wrong");
+        let service = || "wrong".to_string();
+        let served = || assert_eq!(client.call(ECHO, b"still").unwrap(), b"still");
+
+        assert_eq!(client.call(99, b""), Err(RpcError::NoMethod { service: service(), method: 99 }));
+        let message = "there is none left".to_string();
+        assert_eq!(client.call(FAIL, b""), Err(RpcError::Failed { service: service(), message }));
+        served();
+        assert_eq!(client.call(PANIC, b""), Err(RpcError::Panicked { service: service(), method: PANIC }));
+        served();
+        assert_eq!(client.call(DROP, b""), Err(RpcError::NoAnswer { service: service(), method: DROP }));
+        let long = client.call(ECHO, &[0; 16_385]).unwrap_err();
+        assert_eq!(long, RpcError::ArgumentsTooLong { service: service(), len: 16_385, max: 16_384 });
+        assert!(!long.may_have_happened());
+        let short = Client::new(&nodes.attach(caller), "wrong").node(&nodes.name(0)).frames(1, 1_024);
+        let short = short.bulk(1, 1_000).connect().unwrap();
+        let refused = short.call(ECHO, &[0; 1_025]);
+        assert_eq!(refused, Err(RpcError::ResultTooLong { service: service(), method: ECHO }));
+        let refused = short.request(READ).arguments(&1_001u64.to_le_bytes()).wants_bulk().call();
+        assert!(matches!(refused, Err(RpcError::BulkDropped { .. })), "{refused:?}");
+        let answer = short.request(READ).arguments(&1_000u64.to_le_bytes()).wants_bulk().call().unwrap();
+        let all_in_use = short.request(READ).arguments(&1u64.to_le_bytes()).wants_bulk().call();
+        assert!(matches!(all_in_use, Err(RpcError::Token { .. })), "{all_in_use:?}");
+        drop(answer);
+        short.request(READ).arguments(&1u64.to_le_bytes()).wants_bulk().call().unwrap();
+
+        let begun = Instant::now();
+        let late = client.request(SLEEP).arguments(&400u64.to_le_bytes()).timeout(Duration::from_millis(50)).call();
+        let late = late.unwrap_err();
+        assert!(matches!(late, RpcError::TimedOut { after_ms: 50, may_have_happened: true, .. }), "{late:?}");
+        assert!(late.may_have_happened() && begun.elapsed() < Duration::from_millis(390), "{:?}", begun.elapsed());
+        served();
+        assert_eq!(client.outstanding(), 0);
+        assert_eq!(server.counts().panicked, 1);
+        assert_eq!(server.counts().misbehaved, 0);
+    });
+    let nodes = Nodes::embedded();
+    let session = nodes.attach(0);
+    let none = Client::new(&session, "nobody").timeout(Duration::from_millis(30)).connect();
+    assert!(matches!(none, Err(RpcError::Connect { .. })), "{none:?}");
+    let long = "n".repeat(65);
+    assert!(matches!(Client::new(&session, &long).connect(), Err(RpcError::BadName { .. })));
+    assert!(matches!(Server::new(&session, "").serve(drop), Err(vmmc_rpc::ServeError::BadName { .. })));
+    assert!(matches!(Server::new(&session, "x").queue(0).serve(drop), Err(vmmc_rpc::ServeError::BadShape { .. })));
+}
+
+#[test]
+fn a_full_queue_is_busy_and_calls_that_are_late_or_withdrawn_are_not_begun() {
+    everywhere(|nodes, caller| {
+        let ran = Arc::new(AtomicU64::new(0));
+        let server = Server::new(&nodes.attach(0), "busy").threads(1).queue(3).serve(handler(ran.clone())).unwrap();
+        let client = connect(nodes, caller, "busy");
+        let busy_for = |ms: u64| client.request(SLEEP).arguments(&ms.to_le_bytes()).timeout(LONG).start().unwrap();
+        let working = busy_for(300);
+        eventually("the handler runs", || ran.load(Ordering::SeqCst) == 1);
+        // Three wait: one is withdrawn, the time of one is over, one is done.
+        let [withdrawn, waits] = [(); 2].map(|()| client.request(COUNT).timeout(LONG).start().unwrap());
+        let late = client.request(COUNT).timeout(Duration::from_millis(30)).start().unwrap();
+        eventually("one more is refused", || {
+            let refused = client.request(COUNT).timeout(Duration::from_millis(200)).call();
+            matches!(refused, Err(RpcError::Busy { .. }))
+        });
+        withdrawn.cancel();
+        let late = late.wait().unwrap_err();
+        assert!(matches!(late, RpcError::TimedOut { .. }), "{late:?}");
+        working.wait().unwrap();
+        assert_eq!(number(&waits.wait().unwrap().result), 2, "only the first and this one have run");
+        // Withdrawn too, by its time: whichever the server sees first.
+        eventually("both are let go of", || server.counts().cancelled + server.counts().late == 2);
+        assert_eq!((server.counts().handled, client.outstanding()), (2, 0));
+        assert!(server.counts().busy >= 1);
+    });
+}
+
+#[test]
+fn threads_share_a_client_and_each_gets_its_own_answers() {
+    everywhere(|nodes, caller| {
+        let server = Server::new(&nodes.attach(0), "shared").threads(2).serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "shared");
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let client = &client;
+                scope.spawn(move || {
+                    for round in 0..200u64 {
+                        let mine = (thread << 32 | round).to_le_bytes();
+                        assert_eq!(client.call(ECHO, &mine).unwrap(), mine);
+                    }
+                    // Many under way at once.
+                    let all: Vec<_> = (0..100u64)
+                        .map(|round| {
+                            let mine = (thread << 32 | round).to_le_bytes();
+                            (client.request(ECHO).arguments(&mine).start().unwrap(), mine)
+                        })
+                        .collect();
+                    for (pending, mine) in all {
+                        assert_eq!(pending.wait().unwrap().result, mine);
+                    }
+                });
+            }
+        });
+        assert_eq!((server.counts().done, client.outstanding()), (1_200, 0));
+    });
+}
+
+#[test]
+fn continuations_run_once_each_and_again_when_they_say_not_now() {
+    everywhere(|nodes, caller| {
+        let _server = Server::new(&nodes.attach(0), "continued").serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "continued");
+        let (said, heard) = mpsc::channel();
+        for round in 0..50u8 {
+            let (said, mut refusals) = (said.clone(), round % 3);
+            let next = client.clone();
+            let continuation = move |outcome: &mut Result<vmmc_rpc::Answer, RpcError>| {
+                if refusals > 0 {
+                    refusals -= 1;
+                    return Then::NotNow;
+                }
+                let answer = outcome.as_ref().unwrap().result.clone();
+                // It calls in turn.
+                let said = said.clone();
+                next.request(ECHO)
+                    .arguments(&answer)
+                    .then(move |outcome| {
+                        said.send(outcome.as_ref().unwrap().result[0]).unwrap();
+                        Then::Done
+                    })
+                    .unwrap();
+                Then::Done
+            };
+            client.request(ECHO).arguments(&[round]).then(continuation).unwrap();
+        }
+        let mut all = Vec::new();
+        eventually("all have run", || {
+            client.poll();
+            all.extend(heard.try_iter());
+            all.len() == 50
+        });
+        all.sort_unstable();
+        assert_eq!(all, (0..50).collect::<Vec<u8>>());
+        assert_eq!((client.outstanding(), client.deferred()), (0, 0));
+        // One that gets no answer runs too, with the error.
+        let (said, heard) = mpsc::channel();
+        let long = 300u64.to_le_bytes();
+        let late = client.request(SLEEP).arguments(&long).timeout(Duration::from_millis(20));
+        late.then(move |outcome| {
+            said.send(matches!(outcome, Err(RpcError::TimedOut { .. }))).unwrap();
+            Then::Done
+        })
+        .unwrap();
+        eventually("it ends", || {
+            client.poll();
+            heard.try_recv() == Ok(true)
+        });
+    });
+}
+
+#[test]
+fn a_call_that_is_passed_on_is_answered_by_who_has_it() {
+    everywhere(|nodes, caller| {
+        // The last one is on the other node, or on the same one.
+        let last = Server::new(&nodes.attach(1 - caller), "last").serve(handler(Arc::default())).unwrap();
+        let pass = |to: Client| {
+            move |call: Call| {
+                let arguments = call.arguments().to_vec();
+                let method = call.method();
+                if let Err((call, error)) = call.pass_on(&to, method, &arguments) {
+                    call.fail(&error.to_string());
+                }
+            }
+        };
+        let to_last = Client::new(&nodes.attach(0), "last").node(&nodes.name(1 - caller)).connect().unwrap();
+        let second = Server::new(&nodes.attach(0), "second").serve(pass(to_last)).unwrap();
+        let to_second = Client::new(&nodes.attach(0), "second").connect().unwrap();
+        let first = Server::new(&nodes.attach(0), "first").threads(1).serve(pass(to_second)).unwrap();
+        let client = connect(nodes, caller, "first");
+        for len in [0, 10, 500, 10_000] {
+            let arguments = pattern(len, 5);
+            assert!(client.call(ECHO, &arguments).unwrap() == arguments, "{caller} {len}");
+            let bulk = pattern(len / 2, 6);
+            let answer = client.request(ECHO).arguments(b"bulk").bulk(&bulk).call().unwrap();
+            assert!(answer.result == [b"bulk", &bulk[..]].concat());
+        }
+        let answer = client.request(READ).arguments(&50_000u64.to_le_bytes()).wants_bulk().call().unwrap();
+        assert!(answer.bulk.unwrap().to_vec().unwrap() == pattern(50_000, (50_000u64) as u8));
+        assert_eq!(client.call(99, b""), Err(RpcError::NoMethod { service: "first".into(), method: 99 }));
+        let counts = [first.counts(), second.counts(), last.counts()];
+        assert_eq!(counts.map(|counts| counts.passed_on), [10, 10, 0]);
+        assert_eq!(counts.map(|counts| counts.misbehaved), [0; 3]);
+        // A withdrawal follows the call.
+        let slow = client.request(SLEEP).arguments(&100u64.to_le_bytes()).timeout(LONG).start().unwrap();
+        let queued = client.request(COUNT).timeout(LONG).start().unwrap();
+        eventually("the last one works", || last.counts().handled == 11);
+        queued.cancel();
+        slow.wait().unwrap();
+        eventually("it is let go of", || last.counts().cancelled == 1 || last.counts().handled == 12);
+    });
+}
+
+#[test]
+fn the_end_of_a_server_or_of_a_delegate_is_an_error_within_a_second() {
+    everywhere(|nodes, caller| {
+        let (held, holds) = (Arc::new(Mutex::new(Vec::new())), AtomicU32::new(0));
+        let keep = held.clone();
+        let hold = move |call: Call| {
+            holds.fetch_add(1, Ordering::SeqCst);
+            keep.lock().unwrap().push(call);
+        };
+        let last = Server::new(&nodes.attach(0), "last").serve(hold).unwrap();
+        let to_last = Client::new(&nodes.attach(0), "last").connect().unwrap();
+        let first = Server::new(&nodes.attach(0), "first");
+        let first = first.serve(move |call: Call| {
+            let (method, arguments) = (call.method(), call.arguments().to_vec());
+            call.pass_on(&to_last, method, &arguments).map_err(|(_, error)| error).expect("it takes the call");
+        });
+        let first = first.unwrap();
+        let client = connect(nodes, caller, "first");
+        let lost = |end: &mut dyn FnMut()| {
+            let pending = client.request(ECHO).timeout(LONG).start().unwrap();
+            eventually("it is held", || !held.lock().unwrap().is_empty());
+            let begun = Instant::now();
+            end();
+            let error = pending.wait().unwrap_err();
+            assert!(matches!(error, RpcError::Lost { .. }) && error.may_have_happened(), "{error:?}");
+            assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        };
+        let mut last = Some(last);
+        lost(&mut || {
+            // Its calls go with it, unanswered, as those of a process that is killed.
+            held.lock().unwrap().drain(..).for_each(std::mem::forget);
+            drop(last.take());
+        });
+        drop(first);
+        let error = client.call(ECHO, b"").unwrap_err();
+        assert!(!matches!(error, RpcError::TimedOut { .. }), "{error:?}");
+    });
+}

@@ -1,0 +1,105 @@
+//! Two nodes that know each other, as daemons on threads of this process or embedded ones.
+#![allow(dead_code)] // each test uses some of it
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vmmc::Session;
+use vmmc_node::{Daemon, Embedded, KeySource, NodeConfig, Stopper};
+
+/// Longer than anything takes that works.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// Two nodes.
+pub(crate) enum Nodes {
+    Embedded([Embedded; 2]),
+    Daemons([String; 2], Vec<(Stopper, JoinHandle<()>)>),
+}
+
+/// Names that no other test uses.
+pub(crate) fn unique(what: &str) -> String {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
+}
+
+fn config(name: &str) -> NodeConfig {
+    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
+    config.peer_timeout = Duration::from_secs(2);
+    config
+}
+
+impl Nodes {
+    pub(crate) fn embedded() -> Nodes {
+        let a = Embedded::start(config(&unique("a"))).expect("node a starts");
+        let b = Embedded::start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
+        Nodes::Embedded([a, b]).introduced()
+    }
+
+    pub(crate) fn daemons() -> Nodes {
+        let names = [unique("a"), unique("b")];
+        let a = Daemon::start(config(&names[0])).expect("node a starts");
+        let addresses = a.running().addresses;
+        let b = Daemon::start(config(&names[1]).peer(&addresses)).expect("node b starts");
+        let run = |daemon: Daemon| {
+            let stopper = daemon.stopper();
+            (stopper, std::thread::spawn(move || daemon.run().expect("the daemon ends well")))
+        };
+        Nodes::Daemons(names, [a, b].map(run).into()).introduced()
+    }
+
+    fn introduced(self) -> Nodes {
+        let address = self.attach(0).node().listen[0].clone();
+        self.attach(1).ping(&address, LONG).expect("node b reaches node a");
+        self
+    }
+
+    pub(crate) fn attach(&self, node: usize) -> Session {
+        let builder = Session::builder().timeout(LONG);
+        match self {
+            Nodes::Embedded(nodes) => builder.over(nodes[node].attach().expect("the node takes us")),
+            Nodes::Daemons(names, _) => builder.node(&names[node]).start_node(false).attach(),
+        }
+        .expect("attach")
+    }
+
+    pub(crate) fn name(&self, node: usize) -> String {
+        match self {
+            Nodes::Embedded(nodes) => nodes[node].name(),
+            Nodes::Daemons(names, _) => names[node].clone(),
+        }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if let Nodes::Daemons(_, running) = self {
+            for (stopper, thread) in running.drain(..) {
+                stopper.stop();
+                thread.join().expect("the daemon ends well");
+            }
+        }
+    }
+}
+
+/// Does this with nodes of both kinds, and the caller on the server's node and on the other one.
+pub(crate) fn everywhere(test: impl Fn(&Nodes, usize)) {
+    for nodes in [Nodes::embedded(), Nodes::daemons()] {
+        [0, 1].into_iter().for_each(|caller| test(&nodes, caller));
+    }
+}
+
+/// Bytes that show where they belong.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + LONG;
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
