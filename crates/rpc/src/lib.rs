@@ -43,6 +43,7 @@ mod admission;
 mod call;
 mod calls;
 mod client;
+mod connecting;
 mod error;
 pub mod limits;
 mod link;

@@ -14,15 +14,22 @@ pub const THREADS_MAX: usize = 1024;
 /// Calls that a server has passed on and whose deadline has not come: it remembers them so that it
 /// can tell the callers when a delegate dies.
 pub const FORWARDS_MAX: usize = 4096;
-/// Processes that a server is connected to for answers: as many as an endpoint has senders.
+/// Processes that a server is connected to for answers: as many as an endpoint has senders. Those
+/// that one process has it connect to are no more than are then free.
 pub const LINKS_MAX: usize = 2048;
 /// Answers to one client that it has no room for: as many as it can ask for. One that lets more come
 /// together does not take them, and is forgotten.
 pub const ANSWERS_WAITING_MAX: usize = CALLS_MAX;
+/// Bytes of them, to one client that is connected: all that it may have asked for, in large pieces.
+pub const ANSWERS_WAITING_BYTES_MAX: usize = 64 << 20;
+/// The same, while the server connects to it: whoever names a client that does not exist has this
+/// much kept, for [`CONNECT_TIMEOUT`].
+pub const ANSWERS_UNCONNECTED_BYTES_MAX: usize = 1 << 20;
 /// Threads that connect a server to its clients: a client that does not answer holds up one of them
 /// for [`CONNECT_TIMEOUT`].
 pub const CONNECTING_THREADS: usize = 4;
-/// Clients that wait to be connected; further ones are turned away, and ask again.
+/// Clients that wait to be connected; further ones are turned away, and ask again. One process has
+/// no more of them than are then free.
 pub const CONNECTING_MAX: usize = 256;
 /// How long a server waits for the endpoint of a client, which polls it meanwhile.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,3 +45,9 @@ pub const BULK_DEFAULT: (u64, u64) = (8, 64 << 10);
 pub const SERVICE_NAME_BYTES_MAX: usize = 64;
 /// Bytes of what a failed call says of itself: it fits a frame beside its head.
 pub const FAILURE_BYTES_MAX: usize = 512;
+
+/// Whether a process that has `own` of `total` entries may have one more of `max`: it has no more
+/// than are then free, so one alone cannot take all.
+pub(crate) fn share_allows(own: usize, total: usize, max: usize) -> bool {
+    own + 2 <= max.saturating_sub(total)
+}

@@ -3,7 +3,7 @@
 //! Invariant: answers go in the order in which they were given. One that finds no room waits here,
 //! and nobody waits for it: a caller that takes no answers holds up itself.
 
-use crate::limits::ANSWERS_WAITING_MAX;
+use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX};
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,11 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc::{Connection, MessageError, PayloadToken};
 
+/// A process: session of its node, and number there.
+pub(crate) type Asker = (u32, u32);
+
 /// See the module page.
 pub(crate) struct Link {
     /// By which the server knows the caller.
     pub(crate) number: u64,
     pub(crate) origin: Origin,
+    /// Who had it made: the caller, or a server that passed a call of it on.
+    pub(crate) asker: Asker,
     out: Mutex<Out>,
     /// It cannot be reached any more, or does not take its answers.
     dead: AtomicBool,
@@ -27,6 +32,7 @@ struct Out {
     /// None: it is being connected.
     connection: Option<Connection>,
     waiting: VecDeque<Answer>,
+    waiting_bytes: usize,
 }
 
 /// An answer that waits.
@@ -40,9 +46,16 @@ struct Answer {
 pub(crate) type BulkResult<'a> = Option<(PayloadToken, &'a [u8])>;
 
 impl Link {
-    pub(crate) fn new(number: u64, origin: Origin) -> Link {
-        let out = Out { connection: None, waiting: VecDeque::new() };
-        Link { number, origin, out: Mutex::new(out), dead: AtomicBool::new(false), waits: AtomicBool::new(false) }
+    pub(crate) fn new(number: u64, origin: Origin, asker: Asker) -> Link {
+        let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
+        Link {
+            number,
+            origin,
+            asker,
+            out: Mutex::new(out),
+            dead: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -103,11 +116,18 @@ impl Link {
                 }
             }
         }
-        if out.waiting.len() >= ANSWERS_WAITING_MAX {
+        let most = match out.connection {
+            Some(_) => ANSWERS_WAITING_BYTES_MAX,
+            None => ANSWERS_UNCONNECTED_BYTES_MAX,
+        };
+        let bytes = bulk.map_or(payload.len(), |(_, bulk)| bulk.len());
+        let over = out.waiting_bytes + bytes > most && !out.waiting.is_empty();
+        if over || out.waiting.len() >= ANSWERS_WAITING_MAX {
             self.fail();
             out.waiting.clear();
             return true;
         }
+        out.waiting_bytes += bytes;
         let (payload, token) = match bulk {
             Some((token, bulk)) => (bulk.to_vec(), Some(token)),
             None => (payload.to_vec(), None),
@@ -120,7 +140,7 @@ impl Link {
     /// Sends what waits, as far as there is room.
     pub(crate) fn push(&self) {
         let mut out = self.out();
-        let Out { connection: Some(connection), waiting } = &mut *out else { return };
+        let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out else { return };
         while let Some(answer) = waiting.front() {
             let Answer { control, payload, token } = answer;
             let sent = match token {
@@ -129,7 +149,10 @@ impl Link {
             };
             match sent {
                 Err(MessageError::Full { .. }) => return,
-                Ok(()) => _ = waiting.pop_front(),
+                Ok(()) => {
+                    *waiting_bytes -= payload.len();
+                    waiting.pop_front();
+                }
                 Err(_) => {
                     self.fail();
                     waiting.clear();

@@ -12,16 +12,14 @@
 use crate::admission::{Admission, Admitted, Name, Turn, Withdrawal};
 use crate::call::{BulkArgument, Call};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
+use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
-use crate::limits::{
-    CONNECT_TIMEOUT, CONNECTING_MAX, CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT,
-    THREADS_MAX,
-};
-use crate::link::Link;
+use crate::limits::share_allows;
+use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
+use crate::link::{Asker, Link};
 use crate::wire::{Message, Origin, Request, Status, VERSION};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -170,11 +168,10 @@ impl ServerBuilder {
         });
         let handler: Handler = Arc::new(handler);
         let mut server = Server { shared: shared.clone(), loop_thread: None, threads: Vec::new() };
-        let (ask, asked) = sync_channel(CONNECTING_MAX);
-        let asked = Arc::new(Mutex::new(asked));
+        let connecting = Arc::new(Connecting::default());
         for _ in 0..CONNECTING_THREADS {
-            let (shared, asked) = (shared.clone(), asked.clone());
-            let run = move || connect_all(&shared, &asked);
+            let (session, connecting) = (shared.session.clone(), connecting.clone());
+            let run = move || connecting.run(&session);
             // Nobody waits for these: they end with the loop, or when a caller has not answered.
             named("vmmc-rpc-links").spawn(run).map_err(no_thread)?;
         }
@@ -189,7 +186,7 @@ impl ServerBuilder {
             shared,
             endpoint,
             inline,
-            ask,
+            connecting,
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
             next_link: 0,
@@ -358,32 +355,13 @@ impl Shared {
     }
 }
 
-/// Connects links, one after the other.
-fn connect_all(shared: &Shared, asked: &Mutex<Receiver<Arc<Link>>>) {
-    loop {
-        let link = asked.lock().expect("no panic while the lock is held").recv();
-        // The loop has ended.
-        let Ok(link) = link else { return };
-        let session = &shared.session;
-        let Origin { node, endpoint, uid } = &link.origin;
-        let builder = session.connect(endpoint).owner(*uid).wait(CONNECT_TIMEOUT);
-        let here = *node == session.node().name;
-        let builder = if here { builder } else { builder.node(node) };
-        match builder.open() {
-            Ok(connection) => link.connected(connection),
-            Err(_) => link.fail(),
-        }
-    }
-}
-
 /// The thread that takes calls.
 struct Serving {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     /// The handler, if there is no pool.
     inline: Option<Handler>,
-    /// Links to be connected.
-    ask: SyncSender<Arc<Link>>,
+    connecting: Arc<Connecting>,
     by_sender: HashMap<(u32, u32, u64), Arc<Link>>,
     by_origin: HashMap<Origin, Arc<Link>>,
     next_link: u64,
@@ -393,6 +371,12 @@ struct Serving {
 
 impl Serving {
     fn run(mut self) -> Option<WaitError> {
+        let ended = self.serve();
+        self.connecting.end();
+        ended
+    }
+
+    fn serve(&mut self) -> Option<WaitError> {
         while !self.shared.stop.load(Ordering::Acquire) {
             let pushing = self.shared.push.load(Ordering::Relaxed);
             let wait = if pushing { PUSH_EVERY } else { LIVENESS_EVERY };
@@ -433,7 +417,7 @@ impl Serving {
                 };
                 let at = (bytes.len() - rest.len()) as u64;
                 let Some(body) = split(head.arguments, b"", Some(frame), at) else { return self.misbehaved() };
-                match self.link_to(origin) {
+                match self.link_to(origin, (sender.0, sender.1)) {
                     Some(link) => self.admit(link, head, from, body),
                     None => self.shared.counts.add(Count::Busy),
                 }
@@ -462,7 +446,7 @@ impl Serving {
         }
         let Ok(Some(node)) = self.shared.session.node_of(from) else { return };
         let origin = Origin { node, endpoint: endpoint.to_string(), uid };
-        if let Some(link) = self.link_to(origin) {
+        if let Some(link) = self.link_to(origin, (sender.0, sender.1)) {
             // It says who is here; a caller of another version says so itself.
             link.welcome(VERSION);
             self.by_sender.insert(sender, link);
@@ -470,16 +454,19 @@ impl Serving {
     }
 
     /// The link to a caller, which is connected if it is new. None: there are too many.
-    fn link_to(&mut self, origin: Origin) -> Option<Arc<Link>> {
+    fn link_to(&mut self, origin: Origin, asker: Asker) -> Option<Arc<Link>> {
         if let Some(link) = self.by_origin.get(&origin).filter(|link| !link.is_dead()) {
             return Some(link.clone());
         }
-        if self.by_origin.len() >= LINKS_MAX {
+        let own = self.by_origin.values().filter(|link| link.asker == asker).count();
+        if !share_allows(own, self.by_origin.len(), LINKS_MAX) {
             return None;
         }
         self.next_link += 1;
-        let link = Arc::new(Link::new(self.next_link, origin.clone()));
-        self.ask.try_send(link.clone()).ok()?;
+        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker));
+        if !self.connecting.ask(&link) {
+            return None;
+        }
         self.shared.links().insert(link.number, link.clone());
         self.by_origin.insert(origin, link.clone());
         Some(link)

@@ -318,3 +318,75 @@ fn the_end_of_a_server_or_of_a_delegate_is_an_error_within_a_second() {
         assert!(!matches!(error, RpcError::TimedOut { .. }), "{error:?}");
     });
 }
+
+/// Whoever may call writes what it likes to the endpoint: messages of no sense, calls in the name of
+/// callers that do not answer, answers to a client that nobody gave.
+#[test]
+fn hostile_callers_and_servers_harm_no_other() {
+    everywhere(|nodes, caller| {
+        let server = Server::new(&nodes.attach(0), "target").threads(1).serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "target");
+        let hostile = nodes.attach(1);
+        let mut wild = hostile.connect("rpc.target").node(&nodes.name(0)).open().unwrap();
+        let mut rng = vmmc_utlb::Rng::new(17);
+        let mut text = |most: u64| -> Vec<u8> { (0..rng.below(most)).map(|_| rng.below(256) as u8).collect() };
+        let served = |what: &str| {
+            let begun = Instant::now();
+            assert_eq!(client.call(ECHO, what.as_bytes()).unwrap(), what.as_bytes());
+            assert!(begun.elapsed() < Duration::from_secs(1), "{what}: {:?}", begun.elapsed());
+        };
+        for round in 0..2_000u64 {
+            let mut control = text(129);
+            if let Some(first) = control.first_mut() {
+                *first = (round % 8) as u8;
+            }
+            let payload = text(300);
+            wild.send(&control, &payload).unwrap();
+            if round % 100 == 0 {
+                served("between them");
+            }
+        }
+        // Hellos and calls that are passed on, in the name of callers that do not answer.
+        for round in 0..200u64 {
+            let name = format!("rpc-answers.{round:016x}");
+            let mut hello = vec![1, 1, 0];
+            hello.extend(0u32.to_le_bytes());
+            hello.extend(name.as_bytes());
+            wild.send(&hello, b"").unwrap();
+        }
+        served("after hellos");
+        let newcomer = connect(nodes, caller, "target");
+        assert_eq!(newcomer.call(ECHO, b"new").unwrap(), b"new");
+        assert!(server.counts().misbehaved > 500, "{:?}", server.counts());
+
+        // A server that answers what it was not asked.
+        let (said, heard) = mpsc::channel();
+        let mut listening = nodes.attach(0).endpoint("rpc.liar").frames(4, 4_096).create().unwrap();
+        let node = nodes.name(0);
+        let session = nodes.attach(caller);
+        let victim = std::thread::spawn(move || {
+            let client = Client::new(&session, "liar").node(&node).connect().unwrap();
+            said.send(()).unwrap();
+            client.request(ECHO).wants_bulk().timeout(Duration::from_millis(300)).call()
+        });
+        let hello = loop {
+            let message = listening.wait().unwrap();
+            if message.control()[0] == 1 {
+                break message;
+            }
+        };
+        let name = String::from_utf8(hello.control()[7..].to_vec()).unwrap();
+        let mut liar = nodes.attach(0).connect(&name).node(&nodes.name(caller)).open().unwrap();
+        liar.send(&[2, 1, 0], b"").unwrap();
+        heard.recv_timeout(LONG).unwrap();
+        for _ in 0..2_000 {
+            let mut control = text(129);
+            if let Some(first) = control.first_mut() {
+                *first = 6;
+            }
+            let _ = liar.send_within(&control, &text(300), Duration::from_millis(1));
+        }
+        let outcome = victim.join().unwrap();
+        assert!(matches!(outcome, Err(RpcError::TimedOut { .. })), "{outcome:?}");
+    });
+}
