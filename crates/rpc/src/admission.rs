@@ -1,8 +1,8 @@
 //! What a server knows of the calls that it has not answered: those that wait for a thread, those
 //! that a handler has, and those that were passed on.
 //!
-//! Pure: time is an argument, and messages go out elsewhere. A call comes in by `admit`, its handler
-//! begins by `begin`, and it leaves by `finish` or `pass_on`.
+//! Pure: time is an argument, and messages go out elsewhere. A call comes in by `admit`, its
+//! handler begins by `begin`, and it leaves by `finish` or `pass_on`.
 //!
 //! Invariants: of a call a handler begins once at most, and not after its time, nor after it was
 //! withdrawn; a call leaves once. Source: [GMS §3] delegated calls.

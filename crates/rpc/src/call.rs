@@ -70,8 +70,8 @@ impl Call {
         }
     }
 
-    /// Copies bulk out. It is memory that its sender can write: copy what must not change before you
-    /// check it.
+    /// Copies bulk out. It is memory that its sender can write: copy what must not change before
+    /// you check it.
     ///
     /// # Errors
     /// [`AccessError::OutOfBounds`]: the range reaches past it.
@@ -149,8 +149,8 @@ impl Call {
     }
 
     /// Passes the call on to another server, with other arguments if need be: that one answers the
-    /// caller, whose bulk result lands in the caller's buffer. The caller needs no connection to it;
-    /// its [`answered_by`](crate::ClientBuilder::answered_by) must admit its user.
+    /// caller, whose bulk result lands in the caller's buffer. The caller needs no connection to
+    /// it; its [`answered_by`](crate::ClientBuilder::answered_by) must admit its user.
     ///
     /// # Errors
     /// The call itself, to be answered, and why it could not be passed on.

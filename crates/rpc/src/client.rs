@@ -152,8 +152,8 @@ impl Bulk {
         Ok(copy)
     }
 
-    /// First byte, for callers that take the responsibility of shared memory themselves: valid until
-    /// this is dropped. A server of the same node could write there at any time.
+    /// First byte, for callers that take the responsibility of shared memory themselves: valid
+    /// until this is dropped. A server of the same node could write there at any time.
     pub fn as_ptr(&self) -> *const u8 {
         self.buffer.as_ptr()
     }

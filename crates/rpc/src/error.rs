@@ -216,8 +216,8 @@ pub enum RpcError {
 }
 
 impl RpcError {
-    /// Whether the call may have been carried out, though there is no result of it: it was sent, and
-    /// nobody says that no handler has begun.
+    /// Whether the call may have been carried out, though there is no result of it: it was sent,
+    /// and nobody says that no handler has begun.
     pub fn may_have_happened(&self) -> bool {
         match self {
             RpcError::TimedOut { may_have_happened, .. } => *may_have_happened,

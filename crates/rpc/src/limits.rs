@@ -17,8 +17,8 @@ pub const FORWARDS_MAX: usize = 4096;
 /// Processes that a server is connected to for answers: as many as an endpoint has senders. Those
 /// that one process has it connect to are no more than are then free.
 pub const LINKS_MAX: usize = 2048;
-/// Answers to one client that it has no room for: as many as it can ask for. One that lets more come
-/// together does not take them, and is forgotten.
+/// Answers to one client that it has no room for: as many as it can ask for. One that lets more
+/// come together does not take them, and is forgotten.
 pub const ANSWERS_WAITING_MAX: usize = CALLS_MAX;
 /// Bytes of them, to one client that is connected: all that it may have asked for, in large pieces.
 pub const ANSWERS_WAITING_BYTES_MAX: usize = 64 << 20;
@@ -33,14 +33,17 @@ pub const CONNECTING_THREADS: usize = 4;
 pub const CONNECTING_MAX: usize = 256;
 /// How long a server waits for the endpoint of a client, which polls it meanwhile.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between two looks whether the other side lives, while nothing comes from it: its death is an
-/// error within a second.
+/// Time between two looks whether the other side lives, while nothing comes from it: its death is
+/// an error within a second.
 pub const LIVENESS_EVERY: Duration = Duration::from_millis(200);
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
 /// arguments and results of four calls at once.
 pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);
 /// Buffers of a client for bulk results, and their bytes, if nothing else is said.
 pub const BULK_DEFAULT: (u64, u64) = (8, 64 << 10);
+/// Bytes of bulk that a typed handler fills: its server makes memory for them because a caller says
+/// so.
+pub const BULK_FILLED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the name of a service.
 pub const SERVICE_NAME_BYTES_MAX: usize = 64;
 /// Bytes of what a failed call says of itself: it fits a frame beside its head.

@@ -121,7 +121,9 @@ impl Link {
             None => ANSWERS_UNCONNECTED_BYTES_MAX,
         };
         let bytes = bulk.map_or(payload.len(), |(_, bulk)| bulk.len());
-        let over = out.waiting_bytes + bytes > most && !out.waiting.is_empty();
+        // One that is long by itself may wait, if somebody is there to take it.
+        let alone = out.connection.is_some() && out.waiting.is_empty();
+        let over = out.waiting_bytes + bytes > most && !alone;
         if over || out.waiting.len() >= ANSWERS_WAITING_MAX {
             self.fail();
             out.waiting.clear();

@@ -319,8 +319,8 @@ fn the_end_of_a_server_or_of_a_delegate_is_an_error_within_a_second() {
     });
 }
 
-/// Whoever may call writes what it likes to the endpoint: messages of no sense, calls in the name of
-/// callers that do not answer, answers to a client that nobody gave.
+/// Whoever may call writes what it likes to the endpoint: messages of no sense, calls in the name
+/// of callers that do not answer, answers to a client that nobody gave.
 #[test]
 fn hostile_callers_and_servers_harm_no_other() {
     everywhere(|nodes, caller| {
