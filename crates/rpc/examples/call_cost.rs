@@ -35,7 +35,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 for _ in 0..calls {
                     let arguments = len.to_le_bytes();
                     let request = client.request(method).arguments(&arguments);
-                    if len > 0 { request.wants_bulk().call()? } else { request.call()? };
+                    if len > 0 {
+                        request.wants_bulk().call()?
+                    } else {
+                        request.call()?
+                    };
                 }
                 best = best.min(start.elapsed().as_nanos() as f64 / f64::from(calls));
             }

@@ -9,10 +9,10 @@
 
 use crate::calls::Calls;
 use crate::error::RpcError;
-use crate::limits::{BULK_DEFAULT, FRAMES_DEFAULT, LIVENESS_EVERY, SERVICE_NAME_BYTES_MAX};
+use crate::limits::{BULK_DEFAULT, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, SERVICE_NAME_BYTES_MAX};
 use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use vmmc::{
@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     followers: AtomicUsize,
     turn: Mutex<()>,
     turned: Condvar,
+    /// Answers since the clock was last looked at.
+    unlooked: AtomicU32,
 }
 
 struct Known {
@@ -175,6 +177,7 @@ pub struct Request<'a> {
 pub struct Pending {
     client: Client,
     id: CallId,
+    begun: Nanos,
     deadline: Deadline,
     slot: Arc<Slot>,
 }
@@ -272,6 +275,7 @@ impl ClientBuilder {
             followers: AtomicUsize::new(0),
             turn: Mutex::new(()),
             turned: Condvar::new(),
+            unlooked: AtomicU32::new(0),
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -375,9 +379,10 @@ impl<'a> Request<'a> {
     pub fn start(self) -> Result<Pending, RpcError> {
         let slot = Arc::new(Slot::default());
         let client = self.client.clone();
-        let deadline = client.inner.clock.deadline(self.timeout);
+        let begun = client.inner.now();
+        let deadline = Deadline(begun + self.timeout);
         let id = self.begin(Sink::Slot(slot.clone()), deadline)?;
-        Ok(Pending { client, id, deadline, slot })
+        Ok(Pending { client, id, begun, deadline, slot })
     }
 
     /// Calls, and has this run when the answer, or an error, is there: in a call of the client from
@@ -427,7 +432,7 @@ impl Pending {
     /// # Errors
     /// [`RpcError`].
     pub fn wait(self) -> Result<Answer, RpcError> {
-        self.client.inner.wait(&self.slot, self.deadline)
+        self.client.inner.wait(&self.slot, self.begun, self.deadline)
     }
 
     /// Withdraws the call: no handler begins that has not begun, and its bulk result reaches
@@ -535,12 +540,9 @@ impl Inner {
     }
 
     /// Waits until a slot is filled: takes answers, or lets another thread.
-    fn wait(&self, slot: &Slot, deadline: Deadline) -> Outcome {
+    fn wait(&self, slot: &Slot, begun: Nanos, deadline: Deadline) -> Outcome {
+        let mut until = Deadline(begun + LIVENESS_EVERY).min(deadline);
         loop {
-            if let Some(outcome) = slot.take() {
-                return outcome;
-            }
-            let until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
             match self.answers.try_lock() {
                 Ok(mut answers) => {
                     let failed = self.receive(&mut answers, slot, until);
@@ -552,8 +554,17 @@ impl Inner {
                 }
                 Err(_) => self.follow(slot, until),
             }
-            self.tend();
+            let done = slot.is_done();
+            // While answers come, the clock is looked at now and then.
+            if !done || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
+                self.unlooked.store(0, Ordering::Relaxed);
+                self.tend();
+            }
             self.run_ready();
+            if let Some(outcome) = slot.take() {
+                return outcome;
+            }
+            until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
         }
     }
 

@@ -36,6 +36,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two looks whether the other side lives, while nothing comes from it: its death is
 /// an error within a second.
 pub const LIVENESS_EVERY: Duration = Duration::from_millis(200);
+/// Messages between two looks at the clock, while they come without a pause.
+pub const MESSAGES_PER_LOOK: u32 = 256;
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
 /// arguments and results of four calls at once.
 pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);

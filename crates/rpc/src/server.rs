@@ -14,8 +14,8 @@ use crate::call::{BulkArgument, Call};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
-use crate::limits::share_allows;
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
+use crate::limits::{MESSAGES_PER_LOOK, share_allows};
 use crate::link::{Asker, Link};
 use crate::wire::{Message, Origin, Request, Status, VERSION};
 use std::collections::{HashMap, VecDeque};
@@ -330,13 +330,13 @@ impl Shared {
                     queue = self.queued.wait(queue).expect("no panic while the lock is held");
                 }
             };
-            self.handle(call, handler);
+            self.handle(call, handler, self.now());
         }
     }
 
     /// The turn of a call.
-    fn handle(&self, call: Call, handler: &Handler) {
-        let turn = self.admission().begin(&call.name(), self.now());
+    fn handle(&self, call: Call, handler: &Handler, now: Nanos) {
+        let turn = self.admission().begin(&call.name(), now);
         match turn {
             Turn::Begins => {
                 self.counts.add(Count::Handled);
@@ -379,19 +379,25 @@ impl Serving {
     fn serve(&mut self) -> Option<WaitError> {
         while !self.shared.stop.load(Ordering::Acquire) {
             let pushing = self.shared.push.load(Ordering::Relaxed);
-            let wait = if pushing { PUSH_EVERY } else { LIVENESS_EVERY };
-            match self.endpoint.wait_by(self.shared.session.deadline(wait)) {
-                Ok(message) => self.take(message),
-                Err(WaitError::TimedOut { .. }) => {}
-                Err(error) => return Some(error),
-            }
-            if pushing {
-                self.push();
-            }
             let now = self.shared.now();
             if now.since(self.looked_at) >= LIVENESS_EVERY {
                 self.looked_at = now;
                 self.look(now);
+            }
+            let until = Deadline(now + if pushing { PUSH_EVERY } else { LIVENESS_EVERY });
+            // While messages come, the clock is looked at now and then.
+            for _ in 0..MESSAGES_PER_LOOK {
+                match self.endpoint.wait_by(until) {
+                    Ok(message) => self.take(message),
+                    Err(WaitError::TimedOut { .. }) => break,
+                    Err(error) => return Some(error),
+                }
+                if self.shared.push.load(Ordering::Relaxed) != pushing {
+                    break;
+                }
+            }
+            if pushing {
+                self.push();
             }
         }
         None
@@ -473,12 +479,13 @@ impl Serving {
     }
 
     fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: (Vec<u8>, BulkArgument)) {
-        let deadline = Deadline(self.shared.now() + head.left);
+        let now = self.shared.now();
+        let deadline = Deadline(now + head.left);
         let call = Call::new(self.shared.clone(), link, head, deadline, from, body);
         let admitted = self.shared.admission().admit(call.name(), deadline.0);
         match admitted {
             Admitted::Waits => match &self.inline {
-                Some(handler) => self.shared.handle(call, handler),
+                Some(handler) => self.shared.handle(call, handler, now),
                 None => {
                     self.shared.queue().push_back(call);
                     self.shared.queued.notify_one();
