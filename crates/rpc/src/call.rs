@@ -154,6 +154,7 @@ impl Call {
     ///
     /// # Errors
     /// The call itself, to be answered, and why it could not be passed on.
+    #[allow(clippy::result_large_err)] // the call comes back, which is seldom
     pub fn pass_on(mut self, to: &Client, method: u16, arguments: &[u8]) -> Result<(), (Call, RpcError)> {
         let left = self.left();
         if left.is_zero() {

@@ -242,10 +242,12 @@ impl ClientBuilder {
         let mut builder = session.connect(&format!("{SERVICE_PREFIX}{service}")).wait(timeout);
         builder = node.iter().fold(builder, |builder, node| builder.node(node));
         builder = owner.into_iter().fold(builder, |builder, uid| builder.owner(uid));
-        let mut to = builder.open().map_err(|error| RpcError::Connect { service: service.clone(), error })?;
+        let mut to =
+            builder.open().map_err(|error| RpcError::Connect { service: service.clone(), error: Box::new(error) })?;
 
         let hello = Message::Hello { version: VERSION, uid: rustix::process::getuid().as_raw(), endpoint: &name };
-        to.send(hello.encode().bytes(), b"").map_err(|error| RpcError::Message { service: service.clone(), error })?;
+        to.send(hello.encode().bytes(), b"")
+            .map_err(|error| RpcError::Message { service: service.clone(), error: Box::new(error) })?;
         let theirs = loop {
             let message = answers.wait_by(deadline).map_err(|error| match error {
                 WaitError::TimedOut { .. } => {
@@ -466,7 +468,7 @@ impl Slot {
 
 impl Inner {
     fn arm(&self) -> Result<TokenBuffer, RpcError> {
-        self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error })
+        self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error: Box::new(error) })
     }
 
     pub(crate) fn send_request(
@@ -512,7 +514,7 @@ impl Inner {
             MessageError::Full { .. } => {
                 RpcError::TimedOut { service, after_ms: timeout.as_millis() as u64, may_have_happened: false }
             }
-            error => RpcError::Message { service, error },
+            error => RpcError::Message { service, error: Box::new(error) },
         }
     }
 

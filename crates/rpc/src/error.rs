@@ -9,6 +9,9 @@ use vmmc::{
     AccessError, ConnectError, ErrorKind, ExportError, Kind, MessageError, TokenError, TokenRefused, WaitError,
 };
 
+/// Results with it go through every call.
+const _: () = assert!(size_of::<RpcError>() <= 96);
+
 /// Why there is no result of a call, or no client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RpcError {
@@ -18,7 +21,7 @@ pub enum RpcError {
         /// Name of the service.
         service: String,
         /// Why.
-        error: ConnectError,
+        error: Box<ConnectError>,
     },
     /// The client has no endpoint for its answers.
     #[error("client of service {service:?}: {error}")]
@@ -173,7 +176,7 @@ pub enum RpcError {
         /// Name of the service.
         service: String,
         /// Why.
-        error: MessageError,
+        error: Box<MessageError>,
     },
     /// There is no buffer for a bulk result.
     #[error("call of service {service:?}: {error}")]
@@ -181,7 +184,7 @@ pub enum RpcError {
         /// Name of the service.
         service: String,
         /// Why.
-        error: TokenError,
+        error: Box<TokenError>,
     },
     /// The client has too many calls that were not answered.
     #[error("{CALLS_MAX} calls of service {service:?} wait for their answers already; wait for some")]

@@ -73,6 +73,7 @@ impl<T: Serialize> Reply<T> {
     ///
     /// # Errors
     /// This, to be answered, and why it could not be passed on.
+    #[allow(clippy::result_large_err)] // as of the call
     pub fn pass_on(self, to: &Client) -> Result<(), (Reply<T>, RpcError)> {
         let Reply { call, wanted, result } = self;
         let (method, arguments) = (call.method(), call.arguments().to_vec());

@@ -20,8 +20,8 @@ const PIECE_BYTES: u64 = 64 << 10;
 trait Files {
     /// Bytes of a file.
     fn size(&self, name: &str) -> Result<u64, String>;
-    /// Reads from a file; says how many bytes there were. `deferred`: the handler gets the answer to
-    /// give, and so can give bytes from wherever they are.
+    /// Reads from a file; says how many bytes there were. `deferred`: the handler gets the answer
+    /// to give, and so can give bytes from wherever they are.
     #[deferred]
     fn read(&self, name: &str, from: u64, into: &mut [u8]) -> Result<u64, String>;
     /// The client is done.

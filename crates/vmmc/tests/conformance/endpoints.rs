@@ -457,7 +457,7 @@ pub(crate) fn payloads_by_token_land_in_their_buffer_and_messages_say_so(nodes: 
     }
     assert_eq!(came, [Ok(3_000), Err(TokenRefused::Used)]);
     assert!(full[0].to_vec().unwrap() == pattern(3_000, 0));
-    let mut without = s.owner.endpoint("without").create().unwrap();
+    let without = s.owner.endpoint("without").create().unwrap();
     assert!(matches!(without.token_buffer(), Err(TokenError::None { .. })));
 }
 
