@@ -382,7 +382,10 @@ pub enum ExportKind {
     /// An append ring.
     Ring,
     /// A token table.
-    Tokens,
+    Tokens {
+        /// Its entries.
+        entries: u32,
+    },
 }
 
 /// Why an import goes through the engine and not through a mapping.

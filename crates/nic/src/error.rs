@@ -489,15 +489,17 @@ pub enum ExportError {
     },
     /// No token table.
     #[error(
-        "a token table has at least {min} bytes, a multiple of 8 at a multiple of 8, only the right to write, and neither redirections nor notifications; this one has {len} bytes at offset {offset}"
+        "a token table has 1 to {max} entries of 64 bytes at its start, begins and ends at a multiple of 8, and has only the right to write, and neither redirections nor notifications; this one has {len} bytes at offset {offset} and {entries} entries"
     )]
     BadTokenTable {
         /// Where it would start.
         offset: u64,
         /// Bytes asked for.
         len: u64,
-        /// Bytes of the smallest.
-        min: u64,
+        /// Entries asked for.
+        entries: u64,
+        /// Entries allowed.
+        max: u64,
     },
     /// Nobody could do anything with it.
     #[error("an export needs at least one right")]

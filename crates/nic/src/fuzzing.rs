@@ -224,7 +224,8 @@ impl Wild<'_> {
                 let (handle, grant, owner) = (self.handle(), self.number(), self.number() as u32);
                 let (export, len, rights) = (ExportId::from_u64(self.number()), self.length(), self.rights());
                 let [notify, redirectable] = [2, 2].map(|n| self.one_in(n));
-                let kind = [ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens][self.number() as usize % 3];
+                let kind = [ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens { entries: 4 }]
+                    [self.number() as usize % 3];
                 Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind }
             }
             Chunk::ImportFail { .. } => Chunk::ImportFail { handle: self.handle(), why: self.import_error() },

@@ -85,8 +85,6 @@ pub const LOCAL_PIECES: usize = 256;
 pub const APPEND_BYTES_MAX: usize = 512;
 /// Entries of a token table that count: what a token names is below.
 pub const TOKENS_MAX: u64 = 4_096;
-/// Bytes of the smallest token table: an entry and a word.
-pub const TOKEN_TABLE_BYTES_MIN: u64 = 72;
 /// Bytes of the shortest append ring without its head: some records of every size.
 pub const RING_BYTES_MIN: u64 = 8 * 1_024;
 /// Bytes of the longest: 2,000 of the longest records and more.

@@ -136,7 +136,10 @@ pub enum ExportKind {
     /// A ring to which importers append records.
     Ring,
     /// A table of buffers, each of which takes one payload of whoever has its token.
-    Tokens,
+    Tokens {
+        /// Entries at its start. What lies behind is written by senders, and is never an entry.
+        entries: u32,
+    },
 }
 
 /// Which node.

@@ -120,8 +120,8 @@ pub(crate) enum Arrivals {
     Redirected,
     /// It goes behind what is there.
     Appended,
-    /// It goes into the buffer of a token.
-    ByToken,
+    /// It goes into the buffer of a token, of a table with so many entries.
+    ByToken { entries: u32 },
 }
 
 impl Arrivals {
@@ -129,7 +129,7 @@ impl Arrivals {
         match self {
             Arrivals::Placed | Arrivals::Redirected => ExportKind::Memory,
             Arrivals::Appended => ExportKind::Ring,
-            Arrivals::ByToken => ExportKind::Tokens,
+            Arrivals::ByToken { entries } => ExportKind::Tokens { entries },
         }
     }
 }
@@ -339,7 +339,7 @@ impl Tables {
                 ExportKind::Memory if export.redirector.is_some() => Arrivals::Redirected,
                 ExportKind::Memory => Arrivals::Placed,
                 ExportKind::Ring => Arrivals::Appended,
-                ExportKind::Tokens => Arrivals::ByToken,
+                ExportKind::Tokens { entries } => Arrivals::ByToken { entries },
             },
         })
     }
@@ -483,7 +483,7 @@ impl Tables {
             }
             Arrivals::Redirected => self.stats.bytes_deposited += len,
             Arrivals::Appended => return Err(OpError::AppendOnly),
-            Arrivals::ByToken => return Err(OpError::TokenOnly),
+            Arrivals::ByToken { .. } => return Err(OpError::TokenOnly),
         }
         let Some(export) = self.exports.get_mut(target.export) else { return Err(OpError::Revoked) };
         let owner = export.owner;

@@ -19,12 +19,12 @@
 //! ```
 //!
 //! Invariants: an entry leaves `armed` by one compare-and-swap, so one of an arrival and a cancel
-//! wins, once; a payload goes into no buffer but that of its entry. The owner can write all of it,
+//! wins, once; a payload goes into no buffer but that of its entry; no payload is taken for an entry. The owner can write all of it,
 //! and what it writes there is held against the export. Source: [GMS §2] incoming payload table.
 
 use crate::command::{AtomicOp, Dma};
 use crate::error::{ExportError, OpError};
-use crate::limits::{TOKEN_TABLE_BYTES_MIN, TOKENS_MAX};
+use crate::limits::TOKENS_MAX;
 use crate::local::in_bounds;
 use crate::rights::{ExportSpec, Rights};
 use crate::tables::{Arrivals, Incoming, Tables, Target};
@@ -139,20 +139,22 @@ impl TokenPart {
     /// Where the entry begins.
     ///
     /// # Errors
-    /// [`OpError::TokenRefused`]: a table of `size` bytes has no such entry.
-    pub fn entry_at(&self, size: u64) -> Result<u64, OpError> {
+    /// [`OpError::TokenRefused`]: a table of so many entries has no such one.
+    pub fn entry_at(&self, entries: u32) -> Result<u64, OpError> {
         let index = u64::from(self.index);
         let at = index * TOKEN_ENTRY_BYTES;
-        if index < TOKENS_MAX && at + TOKEN_ENTRY_BYTES <= size { Ok(at) } else { Err(OpError::TokenRefused { index }) }
+        if self.index < entries { Ok(at) } else { Err(OpError::TokenRefused { index }) }
     }
 }
 
 /// Checks a table to be exported.
-pub(crate) fn check(spec: &ExportSpec) -> Result<(), ExportError> {
+pub(crate) fn check(spec: &ExportSpec, entries: u32) -> Result<(), ExportError> {
     let (offset, len) = (spec.offset, spec.len);
+    let all = u64::from(entries);
+    let fits = (1..=TOKENS_MAX).contains(&all) && all * TOKEN_ENTRY_BYTES <= len;
     let only_tokens = spec.rights == Rights::WRITE && !spec.redirectable && !spec.notify;
-    if !only_tokens || offset % 8 != 0 || len % 8 != 0 || len < TOKEN_TABLE_BYTES_MIN {
-        return Err(ExportError::BadTokenTable { offset, len, min: TOKEN_TABLE_BYTES_MIN });
+    if !only_tokens || offset % 8 != 0 || len % 8 != 0 || !fits {
+        return Err(ExportError::BadTokenTable { offset, len, entries: entries.into(), max: TOKENS_MAX });
     }
     Ok(())
 }
@@ -168,10 +170,8 @@ impl Tables {
         data: Incoming<'_>,
         dma: &mut dyn Dma,
     ) -> Result<(), OpError> {
-        if target.arrivals != Arrivals::ByToken {
-            return Err(OpError::NotByToken);
-        }
-        let placed = place(target, token, at, data.len(), dma).inspect_err(|_| self.stats.tokens_refused += 1);
+        let Arrivals::ByToken { entries } = target.arrivals else { return Err(OpError::NotByToken) };
+        let placed = place(target, entries, token, at, data.len(), dma).inspect_err(|_| self.stats.tokens_refused += 1);
         let (entry, to) = placed?;
         self.stats.bytes_deposited += data.len();
         data.put(0, data.len(), target.memory, target.base + to, dma);
@@ -186,8 +186,15 @@ impl Tables {
 
 /// Takes the key with the first part. Where in memory the entry is, and where in the export the
 /// part goes.
-fn place(target: &Target, token: &TokenPart, at: u64, len: u64, dma: &mut dyn Dma) -> Result<(u64, u64), OpError> {
-    let entry_at = target.base + token.entry_at(target.len)?;
+fn place(
+    target: &Target,
+    entries: u32,
+    token: &TokenPart,
+    at: u64,
+    len: u64,
+    dma: &mut dyn Dma,
+) -> Result<(u64, u64), OpError> {
+    let entry_at = target.base + token.entry_at(entries)?;
     let mut bytes = [0; WORDS_BYTES];
     dma.gather(target.memory, entry_at, &mut bytes);
     let to = TokenEntry::from_bytes(&bytes).place(token, at, len, target.len)?;

@@ -29,7 +29,7 @@ fn fixture(here: bool, len: u64, kind: ExportKind, senders: usize) -> Fixture {
     let target = world.region(1, owner, 1, len as usize);
     let plain = kind == ExportKind::Memory;
     let rights = if plain { Rights::ALL } else { Rights::WRITE };
-    let notify = kind != ExportKind::Tokens;
+    let notify = kind != TABLE;
     let spec = ExportSpec { kind, rights, notify, ..export_spec(target.region, len, "it") };
     let now = world.now;
     let export = world.nodes[1].engine.export(now, owner, spec).expect("a good export");
@@ -327,13 +327,14 @@ fn rings_take_appends_and_nothing_else_takes_them() {
     });
 }
 
+const TABLE: ExportKind = ExportKind::Tokens { entries: 3 };
 const BUFFER_BYTES: u64 = 300_000;
 /// Where the first of the buffers begins, behind the entries.
 const FIRST_BUFFER: u64 = 256;
 
 /// A table of three buffers, the first two armed with the keys 4 and 8.
 fn table(here: bool, senders: usize) -> Fixture {
-    let mut s = fixture(here, FIRST_BUFFER + 3 * BUFFER_BYTES, ExportKind::Tokens, senders);
+    let mut s = fixture(here, FIRST_BUFFER + 3 * BUFFER_BYTES, TABLE, senders);
     for (index, key) in [(0, 4), (1, 8)] {
         s.set_entry(index, TokenState::Armed.word(key));
     }
@@ -458,6 +459,14 @@ fn nothing_goes_by_a_token_that_is_wrong_cancelled_or_not_there() {
         assert_eq!(past, Err(OpError::OutOfBounds { offset: 0, len: 8, size: 7 }));
         assert_eq!(s.state(0), (4, TokenState::Armed));
         assert!(!s.table_memory().contains(&0xee), "{here}");
+        // What a payload brings is no entry, though it looks like one: that of index 4, which is where
+        // the first buffer begins.
+        assert_eq!(FIRST_BUFFER, 4 * TOKEN_ENTRY_BYTES);
+        let forged = TokenEntry { state: TokenState::Armed.word(16), tag: 0, total: 0, offset: 0, bytes: 5_000 };
+        assert_eq!(s.send_payload(0, token(0, 4, 1), &forged.to_bytes()), Ok(40));
+        assert_eq!(s.send_payload(0, token(4, 16, 1), &[0xee; 100]), Err(OpError::TokenRefused { index: 4 }));
+        assert!(!s.table_memory().contains(&0xee), "{here}");
+        s.set_entry(0, TokenState::Armed.word(4));
         // An owner that writes nonsense into its table harms nobody but itself.
         let state = TokenState::Armed.word(4);
         let wild = TokenEntry { state, tag: 0, total: 0, offset: u64::MAX - 3, bytes: BUFFER_BYTES };
@@ -537,10 +546,12 @@ fn tables_take_payloads_only_and_other_exports_take_none() {
         }
         let now = s.world.now;
         let owner = s.target.process;
-        let (kind, rights) = (ExportKind::Tokens, Rights::WRITE);
+        let (kind, rights) = (TABLE, Rights::WRITE);
         let good = ExportSpec { kind, rights, notify: false, ..export_spec(s.target.region, 4_096, "more") };
         let bad = [
-            ExportSpec { len: 64, ..good.clone() },
+            ExportSpec { len: 184, ..good.clone() },
+            ExportSpec { kind: ExportKind::Tokens { entries: 0 }, ..good.clone() },
+            ExportSpec { kind: ExportKind::Tokens { entries: TOKENS_OUT + 1 }, len: 1 << 20, ..good.clone() },
             ExportSpec { len: 4_092, ..good.clone() },
             ExportSpec { offset: 4, ..good.clone() },
             ExportSpec { rights: Rights::ALL, ..good.clone() },

@@ -676,7 +676,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
             },
             notify: noise.one_in(2),
             redirectable: noise.one_in(2),
-            kind: noise.pick(&[ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens]),
+            kind: noise.pick(&[ExportKind::Memory, ExportKind::Ring, ExportKind::Tokens { entries: 5 }]),
             mappable: noise.one_in(2),
         },
         8 => Call::Unexport { export: id(noise), moving: noise.one_in(2) },

@@ -56,6 +56,7 @@ mod rng;
 mod run;
 mod spans;
 mod tamper;
+mod tokens;
 mod trace;
 mod workload;
 

@@ -49,8 +49,10 @@ impl Cluster {
         let Some(export) = self.model.imports[import].export else { return };
         let rights = self.model.imports[import].granted;
         let ring = self.model.exports[export].ring.is_some();
+        let table = !self.model.exports[export].tokens.is_empty();
         match self.rng.below(20) {
             0..19 if ring => self.do_append(proc, import, None),
+            0..19 if table => self.do_payload(proc, import, None),
             0..3 if rights.contains(Rights::WRITE) => self.do_gather_send(proc, import, export),
             0..13 if rights.contains(Rights::WRITE) => self.do_send(proc, import, export),
             13..17 if rights.contains(Rights::READ) => self.do_fetch(proc, import, export),
@@ -176,16 +178,22 @@ impl Cluster {
         let Some(export) = self.model.imports[import].export else { return };
         let (size, rights) = (self.model.exports[export].len, self.model.imports[import].granted);
         let ring = self.model.exports[export].ring.is_some();
+        let table = !self.model.exports[export].tokens.is_empty();
         match self.rng.below(12) {
+            0 if table => return self.do_append(proc, import, Some(Mistake::NotAppendable)),
             0 if ring => return self.do_append(proc, import, Some(Mistake::RecordTooLong)),
             0 if !ring && rights.contains(Rights::WRITE) => {
                 return self.do_append(proc, import, Some(Mistake::NotAppendable));
+            }
+            1 if !table && rights.contains(Rights::WRITE) => {
+                return self.do_payload(proc, import, Some(Mistake::NotByToken));
             }
             _ => {}
         }
         let send = OpKind::Send { notify: self.rng.chance(500), counter: None };
         let (mistake, kind, offset, len) = match self.rng.below(4) {
             0..3 if ring => (Mistake::AppendOnly, send, 0, 8),
+            0..3 if table => (Mistake::TokenOnly, send, 0, 8),
             0 if rights.contains(Rights::WRITE) => {
                 let offset = self.rng.pick(&[size - 4, size, size + 1, u64::MAX - 3, 1 << 40]);
                 (Mistake::OutOfBounds, send, offset, self.rng.between(8, 64))

@@ -18,6 +18,7 @@ use crate::model::{
 };
 use crate::network::address;
 use crate::spans::Spans;
+use crate::tokens::TABLE;
 
 impl Cluster {
     /// One workload action, and perhaps a fault; plans the next.
@@ -55,6 +56,7 @@ impl Cluster {
             23..24 => self.do_exit(proc),
             24..31 => self.do_redirection(proc),
             31..36 => self.do_reading(proc),
+            36..41 => self.do_arming(proc),
             _ => self.do_operations(proc),
         }
     }
@@ -113,12 +115,21 @@ impl Cluster {
         if self.model.procs[proc].exports.iter().filter(live).count() >= EXPORTS_PER_PROCESS_MAX {
             return;
         }
-        let ring = self.rng.chance(200);
-        let region = if ring { self.ring_region(proc) } else { self.export_region(proc) };
+        let kind = match self.rng.below(1_000) {
+            0..200 => ExportKind::Ring,
+            200..320 => TABLE,
+            _ => ExportKind::Memory,
+        };
+        let plain = kind == ExportKind::Memory;
+        let region = match kind {
+            ExportKind::Ring => self.ring_region(proc),
+            ExportKind::Tokens { .. } => self.table_region(proc),
+            ExportKind::Memory => self.export_region(proc),
+        };
         let len_bytes = self.model.regions[region].len;
-        let offset = if ring { 64 } else { self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]) };
+        let offset = if !plain { 64 } else { self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]) };
         let len =
-            if ring || self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
+            if !plain || self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
         let rights = self.rng.pick(&[
             Rights::ALL,
             Rights::ALL,
@@ -127,7 +138,7 @@ impl Cluster {
             Rights::READ,
             Rights::WRITE | Rights::ATOMIC,
         ]);
-        let rights = if ring { Rights::WRITE } else { rights };
+        let rights = if plain { rights } else { Rights::WRITE };
         let name = self.rng.chance(900).then(|| format!("buffer{}", self.rng.below(6)));
         let uid = self.model.procs[proc].uid;
         let (access, users) = match self.rng.below(4) {
@@ -143,9 +154,9 @@ impl Cluster {
             len,
             rights,
             access,
-            notify,
-            redirectable: redirectable && !ring,
-            kind: if ring { ExportKind::Ring } else { ExportKind::Memory },
+            notify: notify && kind != TABLE,
+            redirectable: redirectable && plain,
+            kind,
         };
         self.export(proc, region, spec, users);
     }
@@ -187,6 +198,7 @@ impl Cluster {
                 notify,
                 redirectable,
                 ring: (kind == ExportKind::Ring).then(Ring::default),
+                tokens: Vec::new(),
                 born_ns,
                 ended,
                 redirects,
@@ -196,6 +208,9 @@ impl Cluster {
             });
             let text = &self.model.exports[key];
             self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
+            if kind == TABLE {
+                self.arm_all(key);
+            }
         }
         // Only now: an import that waits for the name is granted by this very call.
         self.run_to_quiescence(node);

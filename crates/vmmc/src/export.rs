@@ -131,8 +131,8 @@ impl ExportBuilder {
     }
 
     /// A token table.
-    pub(crate) fn tokens(mut self) -> Self {
-        (self.kind, self.rights) = (ExportKind::Tokens, Rights::WRITE);
+    pub(crate) fn tokens(mut self, entries: u32) -> Self {
+        (self.kind, self.rights) = (ExportKind::Tokens { entries }, Rights::WRITE);
         self
     }
 

@@ -153,7 +153,7 @@ impl Import {
             core,
         };
         let (mapped, mapped_table) = match shared.kind {
-            ExportKind::Tokens => (None, mapped.map(Box::new)),
+            ExportKind::Tokens { .. } => (None, mapped.map(Box::new)),
             _ => (mapped, None),
         };
         Ok(Import { mapped, mapped_table, shared: Arc::new(shared) })
@@ -610,7 +610,7 @@ impl Shared {
         match self.kind {
             ExportKind::Memory => TransferError::OutOfBounds { import, offset, len, size: self.len },
             ExportKind::Ring => TransferError::Engine { import, error: OpError::AppendOnly },
-            ExportKind::Tokens => TransferError::Engine { import, error: OpError::TokenOnly },
+            ExportKind::Tokens { .. } => TransferError::Engine { import, error: OpError::TokenOnly },
         }
     }
 

@@ -22,7 +22,7 @@ use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
-use vmmc_nic::{OpError, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};
+use vmmc_nic::{OpError, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};
 use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
@@ -274,10 +274,11 @@ impl Mapped {
     pub(crate) fn send_token(
         &self,
         token: &TokenPart,
+        entries: u32,
         each: impl FnOnce(&mut dyn FnMut(Piece<'_>)),
     ) -> Result<Result<(), OpError>, Fault> {
         self.store_through(|count: Meter<'_>| {
-            let (entry, to) = match self.take_token(token) {
+            let (entry, to) = match self.take_token(token, entries) {
                 Ok(place) => place,
                 Err(refused) => return Ok(Err(refused)),
             };
@@ -302,10 +303,13 @@ impl Mapped {
 
     /// Takes the key of an entry; where the entry is, and where its buffer. What stands there is
     /// the exporter's claim.
-    fn take_token(&self, token: &TokenPart) -> Result<(u64, u64), OpError> {
+    fn take_token(&self, token: &TokenPart, entries: u32) -> Result<(u64, u64), OpError> {
         let size = self.region.len_bytes();
-        let at = token.entry_at(size)?;
-        let word = |index: u64| self.region.word(at + 8 * index).expect("an entry is in the table");
+        let at = token.entry_at(entries)?;
+        if at + TOKEN_ENTRY_BYTES > size {
+            return Err(OpError::TokenRefused { index: token.index.into() });
+        }
+        let word = |index: u64| self.region.word(at + 8 * index).expect("it was just compared");
         let [state, tag, total, offset, bytes] = [0, 1, 2, 3, 4].map(|index| word(index).load(Ordering::Relaxed));
         let to = TokenEntry { state, tag, total, offset, bytes }.place(token, 0, token.total, size)?;
         let [armed, filling] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(token.key));

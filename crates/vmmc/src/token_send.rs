@@ -31,9 +31,10 @@ impl Import {
     /// another export.
     pub fn send_token<'a>(&self, token: PayloadToken, tag: u64, source: impl Source<'a>) -> Result<(), TransferError> {
         let shared = &*self.shared;
-        let part = shared.check_token(token, tag, &source)?;
+        let (part, entries) = shared.check_token(token, tag, &source)?;
         let Some(mapped) = &self.mapped_table else { return source.send_token(shared, part) };
-        let sent = mapped.send_token(&part, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
+        let sent =
+            mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
         shared.unless_refused(sent)
     }
 }
@@ -44,17 +45,20 @@ impl Shared {
         token: PayloadToken,
         tag: u64,
         source: &impl source::Sealed<'a>,
-    ) -> Result<TokenPart, TransferError> {
+    ) -> Result<(TokenPart, u32), TransferError> {
         source.check(self)?;
         self.check_right(Rights::WRITE)?;
-        let error = if self.kind != ExportKind::Tokens || token.table.to_u64() != self.export {
+        let ours = token.table.to_u64() == self.export;
+        let ExportKind::Tokens { entries } = self.kind else { return Err(self.op_error(OpError::NotByToken)) };
+        let error = if !ours {
             OpError::NotByToken
         } else if source.len_bytes() > u64::from(u32::MAX) {
             OpError::OutOfBounds { offset: 0, len: source.len_bytes(), size: u32::MAX.into() }
         } else {
-            return Ok(TokenPart { index: token.index, key: token.key, tag, total: source.len_bytes() });
+            let total = source.len_bytes();
+            return Ok((TokenPart { index: token.index, key: token.key, tag, total }, entries));
         };
-        Err(TransferError::Engine { import: self.label.clone(), error })
+        Err(self.op_error(error))
     }
 
     fn unless_refused(&self, sent: Result<(), OpError>) -> Result<(), TransferError> {

@@ -157,7 +157,8 @@ pub enum TokenRefused {
 impl TokenTableBuilder {
     pub(crate) fn new(session: &Session, count: u64, bytes: u64) -> TokenTableBuilder {
         let size = first_buffer(count).saturating_add(stride(bytes).saturating_mul(count));
-        TokenTableBuilder { export: session.export(size).tokens(), count, bytes }
+        let entries = u32::try_from(count).unwrap_or(u32::MAX);
+        TokenTableBuilder { export: session.export(size).tokens(entries), count, bytes }
     }
 
     /// Who may send by token; default processes of the same user.

@@ -167,7 +167,7 @@ impl Engine {
         match spec.kind {
             ExportKind::Memory => {}
             ExportKind::Ring => ring::check(spec)?,
-            ExportKind::Tokens => tokens::check(spec)?,
+            ExportKind::Tokens { entries } => tokens::check(spec, entries)?,
         }
         if let Access::Users(users) = &spec.access {
             if users.len() > ACCESS_USERS_MAX {

@@ -268,7 +268,7 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
         }
         Command::TokenSend { token, offset, source, .. } => {
             has_right(import.rights, Rights::WRITE)?;
-            if import.kind != ExportKind::Tokens {
+            if !matches!(import.kind, ExportKind::Tokens { .. }) {
                 return Err(OpError::NotByToken);
             }
             in_bounds(offset, source.len(), token.total)?;

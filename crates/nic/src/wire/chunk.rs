@@ -262,7 +262,13 @@ impl<'a> Chunk<'a> {
                 out.u32(*owner);
                 out.u64(*len);
                 out.u8(rights.bits());
-                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1 | (*kind as u8) << 2);
+                let (kind, entries) = match *kind {
+                    ExportKind::Memory => (0, 0),
+                    ExportKind::Ring => (1, 0),
+                    ExportKind::Tokens { entries } => (2, entries),
+                };
+                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1 | kind << 2);
+                out.u32(entries);
             }
             Chunk::ImportFail { handle, why } => {
                 write_handle(IMPORT_FAIL, *handle, out);
@@ -441,10 +447,10 @@ fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
                 return None;
             }
             let (notify, redirectable) = (flags & 1 != 0, flags & 2 != 0);
-            let kind = match flags >> 2 & 3 {
-                0 => ExportKind::Memory,
-                1 => ExportKind::Ring,
-                2 => ExportKind::Tokens,
+            let kind = match (flags >> 2 & 3, reader.u32()?) {
+                (0, 0) => ExportKind::Memory,
+                (1, 0) => ExportKind::Ring,
+                (2, entries) => ExportKind::Tokens { entries },
                 _ => return None,
             };
             Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, kind }

@@ -314,7 +314,7 @@ fn engine_kind(kind: control::ExportKind) -> ExportKind {
     match kind {
         control::ExportKind::Memory => ExportKind::Memory,
         control::ExportKind::Ring => ExportKind::Ring,
-        control::ExportKind::Tokens => ExportKind::Tokens,
+        control::ExportKind::Tokens { entries } => ExportKind::Tokens { entries },
     }
 }
 
@@ -323,6 +323,6 @@ pub(super) fn control_kind(kind: ExportKind) -> control::ExportKind {
     match kind {
         ExportKind::Memory => control::ExportKind::Memory,
         ExportKind::Ring => control::ExportKind::Ring,
-        ExportKind::Tokens => control::ExportKind::Tokens,
+        ExportKind::Tokens { entries } => control::ExportKind::Tokens { entries },
     }
 }

@@ -142,7 +142,7 @@ impl Station {
             return Err(NotMapped::SharesPages);
         }
         // Who sends by token looks at the entries of the table: there is nothing else to see.
-        if !granted.rights.contains(Rights::READ) && granted.kind != ExportKind::Tokens {
+        if !granted.rights.contains(Rights::READ) && !matches!(granted.kind, ExportKind::Tokens { .. }) {
             return Err(NotMapped::NoReadRight);
         }
         if granted.rights == Rights::READ | Rights::ATOMIC {

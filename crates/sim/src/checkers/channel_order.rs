@@ -23,7 +23,7 @@ impl Checker for ChannelOrder {
             Seen::Completed { op, result: Ok(_) } if model.ops[*op].kind == OpKind::Flush => {
                 sees_earlier(model, *op, "flush")?;
                 let missing = earlier_append(model, *op);
-                require(missing.is_none(), || format!("flush {op} ended before the earlier append {missing:?}"))
+                require(missing.is_none(), || format!("flush {op} ended before the earlier {missing:?}"))
             }
             _ => Ok(()),
         }
@@ -63,11 +63,15 @@ fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
     })
 }
 
-/// An append of the same process to the same node that was posted before and has not ended.
+/// An append of the same process to the same node that was posted before, is not in its ring and has
+/// not been refused, or a payload that is still coming.
 fn earlier_append(model: &Model, key: OpKey) -> Option<OpKey> {
     let (flush, node) = (&model.ops[key], model.target_node(key));
     model.open_ops.range(..key).copied().find(|&o| {
         let op = &model.ops[o];
-        op.is_append() && op.sender == flush.sender && model.target_node(o) == node && !model.is_excused(o)
+        (op.is_append() && !op.appended || model.is_coming(o))
+            && op.sender == flush.sender
+            && model.target_node(o) == node
+            && !model.is_excused(o)
     })
 }

@@ -54,7 +54,7 @@ fn write(model: &Model, len: u64, role: &WriteRole) -> Result<(), String> {
             may(model, *op, Rights::READ)?;
             require(wrong_at.is_none(), || format!("byte {wrong_at:?} of what fetch {op} brought is wrong"))
         }
-        WriteRole::RedirectCopy { .. } | WriteRole::Record { .. } => Ok(()),
+        WriteRole::RedirectCopy { .. } | WriteRole::Record { .. } | WriteRole::Payload { .. } => Ok(()),
         WriteRole::Stray(what) => Err(format!("a stray write: {what}")),
     }
 }
@@ -63,7 +63,9 @@ fn read(model: &Model, role: &ReadRole) -> Result<(), String> {
     match role {
         ReadRole::Serve { op, .. } => may(model, *op, Rights::READ),
         ReadRole::Stray(what) => Err(format!("a stray read: {what}")),
-        ReadRole::Source(_) | ReadRole::Ring(_) | ReadRole::RedirectCopy | ReadRole::Garbage => Ok(()),
+        ReadRole::Source(_) | ReadRole::Ring(_) | ReadRole::Token(_) | ReadRole::RedirectCopy | ReadRole::Garbage => {
+            Ok(())
+        }
     }
 }
 
@@ -71,7 +73,7 @@ fn atomic(model: &Model, role: &AtomicRole) -> Result<(), String> {
     match role {
         AtomicRole::Op(op) => may(model, *op, Rights::ATOMIC),
         AtomicRole::Counter(op) => may(model, *op, Rights::WRITE),
-        AtomicRole::Written { .. } => Ok(()),
+        AtomicRole::Written { .. } | AtomicRole::Token { .. } => Ok(()),
         AtomicRole::Stray(what) => Err(format!("a stray atomic: {what}")),
     }
 }
@@ -114,8 +116,13 @@ fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<Ex
     require(meant && model.procs[export.owner].node == import.node, || {
         format!("{key} asked node {} for {:?} and got {export_key} {:?}", import.node, import.wanted, export.name)
     })?;
-    let told = (grant.len, grant.notify, grant.redirectable, grant.kind == ExportKind::Ring);
-    let same = told == (export.len, export.notify, export.redirectable, export.ring.is_some());
+    let kind = match (&export.ring, &export.tokens[..]) {
+        (Some(_), _) => ExportKind::Ring,
+        (None, []) => ExportKind::Memory,
+        (None, tokens) => ExportKind::Tokens { entries: tokens.len() as u32 },
+    };
+    let told = (grant.len, grant.notify, grant.redirectable, grant.kind);
+    let same = told == (export.len, export.notify, export.redirectable, kind);
     require(same, || format!("{key} was told of another length or other flags than {export_key} has: {grant:?}"))?;
     require(export.lived_within(import.asked_at_ns, model.now_ns), || {
         format!("{key} was granted {export_key}, which was gone before it was asked for")

@@ -47,6 +47,7 @@ fn mistaken(model: &Model, key: OpKey, why: &OpError) -> bool {
     match op.mistake {
         Some(mistake) => mistake.explains(why),
         None if op.is_append() && matches!(why, OpError::RingFull { .. }) => model.may_be_full(key),
+        None if matches!(why, OpError::TokenRefused { .. }) => model.may_be_refused(key),
         None => matches!(why, OpError::TooFragmented { .. }) && op.export.is_some_and(|e| model.exports[e].fragmented),
     }
 }

@@ -14,6 +14,7 @@ mod progress;
 mod redirection;
 mod revocation;
 mod rings;
+mod tokens;
 
 use crate::model::{Model, Seen};
 pub(crate) use progress::{bound_ns, is_decided};
@@ -36,6 +37,7 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::new(channel_order::ChannelOrder),
         Box::new(notification::Notification::default()),
         Box::new(rings::Rings),
+        Box::new(tokens::Tokens),
         Box::new(redirection::Redirection),
         Box::new(honest_errors::HonestErrors),
         Box::new(progress::Progress),

@@ -26,16 +26,21 @@ impl Checker for Revocation {
                     })
                 }
                 WriteRole::RedirectCopy { redirect, .. } => redirect_is_live(model, *redirect),
-                WriteRole::Record { export, .. } => export_is_live(model, *export, "written"),
+                WriteRole::Record { export, .. } | WriteRole::Payload { export, .. } => {
+                    export_is_live(model, *export, "written")
+                }
                 WriteRole::Stray(_) => Ok(()),
             },
             Seen::Atomic { role: AtomicRole::Op(op) | AtomicRole::Counter(op), .. } => {
                 target_is_live(model, *op, "changed")
             }
-            Seen::Read { role: ReadRole::Serve { export, .. } | ReadRole::Ring(export), .. } => {
-                export_is_live(model, *export, "read")
+            Seen::Read {
+                role: ReadRole::Serve { export, .. } | ReadRole::Ring(export) | ReadRole::Token(export),
+                ..
+            } => export_is_live(model, *export, "read"),
+            Seen::Atomic { role: AtomicRole::Written { export, .. } | AtomicRole::Token { export, .. }, .. } => {
+                export_is_live(model, *export, "changed")
             }
-            Seen::Atomic { role: AtomicRole::Written { export, .. }, .. } => export_is_live(model, *export, "changed"),
             Seen::Notified { export, .. } => export_is_live(model, *export, "notified of"),
             _ => Ok(()),
         }

@@ -11,6 +11,7 @@ use super::facts::{Landing, OpKind, Outcome, RegionUse};
 use super::table::{OpKey, RedirectKey, RegionKey};
 use super::{ExportKey, Model};
 use crate::pattern;
+use crate::tokens::{TokenChange, buffer_of, entry_of};
 
 /// What a write to memory was for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) enum WriteRole {
     RedirectCopy { redirect: RedirectKey, at: u64 },
     /// Part of a record, from there on in the export, which is a ring.
     Record { export: ExportKey, at: u64 },
+    /// Bytes `at..` of a payload, in the buffer of this token.
+    Payload { export: ExportKey, index: usize, at: u64, wrong_at: Option<u64> },
     /// Nobody's.
     Stray(String),
 }
@@ -38,6 +41,8 @@ pub(crate) enum ReadRole {
     RedirectCopy,
     /// Looking how far the owner of a ring has read.
     Ring(ExportKey),
+    /// Looking at an entry of a token table.
+    Token(ExportKey),
     /// Memory that is gone: the garbage page.
     Garbage,
     /// Nobody's.
@@ -53,6 +58,8 @@ pub(crate) enum AtomicRole {
     Counter(OpKey),
     /// The count of bytes that were written to a ring, which is this now.
     Written { export: ExportKey, count: u64 },
+    /// A word of an entry of a token table.
+    Token { export: ExportKey, index: usize, change: TokenChange },
     /// Nobody's.
     Stray(String),
 }
@@ -72,6 +79,7 @@ impl Model {
                 let at = offset.checked_sub(self.exports[export].offset)?;
                 Some(WriteRole::Record { export, at })
             }),
+            RegionUse::Tokens => self.payload_role(key, offset, bytes),
             RegionUse::Fetched { op, offset: first } => {
                 let inside = first <= offset && end <= first + self.ops[op].len;
                 let at = offset.wrapping_sub(first);
@@ -119,6 +127,11 @@ impl Model {
                 })
             }
             RegionUse::Ring if end <= region.len => self.ring_at(key).map_or_else(stray, ReadRole::Ring),
+            RegionUse::Tokens => {
+                let table = self.table_at(key);
+                let entry = |e: &ExportKey| entry_of(offset.wrapping_sub(self.exports[*e].offset)).is_some();
+                table.filter(entry).map_or_else(stray, ReadRole::Token)
+            }
             _ => stray(),
         }
     }
@@ -181,6 +194,12 @@ impl Model {
                 return AtomicRole::Written { export, count };
             }
         }
+        if let (RegionUse::Tokens, Some(export)) = (&self.regions[key].usage, self.table_at(key)) {
+            let entry = offset.checked_sub(self.exports[export].offset).and_then(entry_of);
+            if let Some((index, change)) = entry.and_then(|(at, word)| Some((at, TokenChange::of(word, change)?))) {
+                return AtomicRole::Token { export, index, change };
+            }
+        }
         // Every remote atomic of a run carries a number of its own; a counter is raised by one.
         if let Some(op) = crate::operations::op_of_atomic(change) {
             let known = self.ops.try_at(op).is_some_and(|o| o.kind == OpKind::Atomic(change) && word_of(op, o.offset));
@@ -213,6 +232,15 @@ impl Model {
         }
         let op = self.regions[facts.region].landing.get(&(facts.offset + offset))?.op;
         (self.ops[op].span() == (offset, len) && self.ops[op].export == Some(export)).then_some(op)
+    }
+
+    fn payload_role(&self, key: RegionKey, offset: u64, bytes: &[u8]) -> Option<WriteRole> {
+        let export = self.table_at(key)?;
+        let facts = &self.exports[export];
+        let (index, at) = buffer_of(offset.checked_sub(facts.offset)?)?;
+        let filler = facts.tokens.get(index)?.filler;
+        let wrong = filler.and_then(|op| pattern::mismatch(u64::from(op.0), at, bytes));
+        Some(WriteRole::Payload { export, index, at, wrong_at: wrong.map(|i| at + i as u64) })
     }
 
     fn landing_role(

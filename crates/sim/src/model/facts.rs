@@ -44,6 +44,8 @@ pub(crate) enum RegionUse {
     Shared,
     /// One append ring.
     Ring,
+    /// One token table.
+    Tokens,
     /// The bytes of one send.
     Source(OpKey),
     /// Where a fetch puts its bytes, from `offset` on; guard bytes around.
@@ -106,6 +108,23 @@ pub(crate) struct Ring {
     pub(crate) unread: VecDeque<(OpKey, u64)>,
 }
 
+/// An entry of a token table.
+#[derive(Debug, Default)]
+pub(crate) struct Token {
+    /// That it was armed with last.
+    pub(crate) key: u64,
+    /// Its owner has armed it, and neither cancelled it nor has a payload taken it.
+    pub(crate) armed: bool,
+    /// Its owner has cancelled it.
+    pub(crate) cancelled: bool,
+    /// A payload has taken it.
+    pub(crate) taken: bool,
+    /// Which one.
+    pub(crate) filler: Option<OpKey>,
+    /// Bytes of that in the buffer.
+    pub(crate) landed: u64,
+}
+
 /// How an export ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportEnd {
@@ -136,6 +155,8 @@ pub(crate) struct Export {
     pub(crate) redirectable: bool,
     /// Of an append ring.
     pub(crate) ring: Option<Ring>,
+    /// Of a token table; else none.
+    pub(crate) tokens: Vec<Token>,
     pub(crate) born_ns: u64,
     pub(crate) ended: Option<(u64, ExportEnd)>,
     pub(crate) redirects: Vec<RedirectKey>,
@@ -237,6 +258,11 @@ pub(crate) enum OpKind {
         notify: bool,
         refusals: u32,
     },
+    /// A payload for the buffer of a token.
+    Payload {
+        index: u32,
+        key: u64,
+    },
     /// A remote fetch; the bytes it must bring, when they are certain.
     Fetch {
         expected: Option<Expected>,
@@ -266,6 +292,10 @@ pub(crate) enum Mistake {
     AppendOnly,
     /// An append to what is no ring.
     NotAppendable,
+    /// A send to a token table.
+    TokenOnly,
+    /// A payload by token to what is no table.
+    NotByToken,
     RecordTooLong,
 }
 
@@ -279,6 +309,8 @@ impl Mistake {
             Mistake::StaleImport => matches!(why, OpError::StaleImport),
             Mistake::AppendOnly => matches!(why, OpError::AppendOnly),
             Mistake::NotAppendable => matches!(why, OpError::NotAppendable),
+            Mistake::TokenOnly => matches!(why, OpError::TokenOnly),
+            Mistake::NotByToken => matches!(why, OpError::NotByToken),
             Mistake::RecordTooLong => matches!(why, OpError::RecordTooLong { .. }),
         }
     }
@@ -320,7 +352,7 @@ pub(crate) struct Op {
     pub(crate) ended_at_ns: u64,
     /// Bytes in memory, from the operation's first.
     pub(crate) landed: Spans,
-    /// The record is in its ring.
+    /// The record is in its ring; the payload is whole in its buffer, and its token says so.
     pub(crate) appended: bool,
     /// The most bytes that its ring can have held unread since the append was posted.
     pub(crate) crowd: u64,
@@ -346,6 +378,10 @@ impl Op {
 
     pub(crate) fn is_append(&self) -> bool {
         matches!(self.kind, OpKind::Append { .. })
+    }
+
+    pub(crate) fn is_payload(&self) -> bool {
+        matches!(self.kind, OpKind::Payload { .. })
     }
 
     /// Where its data goes in the export: pieces, each with the byte of the data that is its first.
@@ -384,7 +420,7 @@ impl Op {
 
     /// Whether every byte is in memory.
     pub(crate) fn is_landed(&self) -> bool {
-        if self.is_append() { self.appended } else { self.landed.covers(0, self.len) }
+        if self.is_append() || self.is_payload() { self.appended } else { self.landed.covers(0, self.len) }
     }
 
     /// Whether a send has had its whole effect on memory.

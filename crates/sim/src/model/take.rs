@@ -113,6 +113,13 @@ impl Model {
                 facts.ended |= facts.is_whole();
                 self.exports[facts.export].arrived.remove(start, start + len);
             }
+            WriteRole::Payload { export, index, at, .. } => {
+                let token = &mut self.exports[export].tokens[index];
+                token.landed += len;
+                if let Some(op) = token.filler {
+                    self.ops[op].landed.insert(at, at + len);
+                }
+            }
             WriteRole::Record { .. } | WriteRole::Stray(_) => {}
         }
     }
@@ -184,7 +191,10 @@ impl Model {
                 self.ops[op].counted = true;
                 self.advance(op);
             }
-            AtomicRole::Written { .. } | AtomicRole::Stray(_) => {}
+            AtomicRole::Token { export, index, change } if change.happened(old) => {
+                self.take_token(export, index, change);
+            }
+            AtomicRole::Written { .. } | AtomicRole::Token { .. } | AtomicRole::Stray(_) => {}
         }
     }
 

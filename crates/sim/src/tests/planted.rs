@@ -306,6 +306,76 @@ fn a_full_ring_that_is_no_error_and_one_that_was_not_full_are_found() {
     });
 }
 
+/// What goes into the buffers of tokens is changed every now and then.
+fn payloads(change: impl Fn(&mut Write) + Clone + 'static) -> impl Fn() -> Bug {
+    move || {
+        let (mut now, change) = (every(5), change.clone());
+        writes(move |model, node, mut write| {
+            let role = model.write_role(node, write.to, write.offset, &write.data);
+            if matches!(role, WriteRole::Payload { .. }) && write.data.len() >= 8 && now() {
+                change(&mut write);
+            }
+            vec![write]
+        })
+    }
+}
+
+#[test]
+fn payloads_that_are_damaged_misplaced_or_come_twice_are_found() {
+    is_found_by("tokens", payloads(|write| write.data[3] ^= 1));
+    is_found_by("tokens", payloads(|write| write.offset += 8));
+    is_found_by("tokens", payloads(|write| _ = write.data.pop()));
+    is_found_by("tokens", || {
+        let mut now = every(5);
+        writes(move |model, node, write| {
+            let role = model.write_role(node, write.to, write.offset, &write.data);
+            let again = matches!(role, WriteRole::Payload { .. }) && !write.data.is_empty() && now();
+            if again { vec![write.clone(), write] } else { vec![write] }
+        })
+    });
+}
+
+#[test]
+fn payloads_that_are_misnamed_early_or_reported_wrongly_are_found() {
+    // In the name of another payload.
+    is_found_by("tokens", || Bug {
+        atomic: Some(Box::new(|change| match change {
+            AtomicOp::Swap(tag) if tag >> 56 == 0x70 => vec![AtomicOp::Swap(tag ^ 1)],
+            _ => vec![change],
+        })),
+        ..Bug::default()
+    });
+    // Done when nothing of it is there.
+    is_found_by("tokens", || Bug {
+        atomic: Some(Box::new(|change| match change {
+            AtomicOp::CompareSwap { expected, desired } if expected & 3 == 1 && desired == expected + 1 => {
+                vec![change, AtomicOp::CompareSwap { expected: desired, desired: desired + 1 }]
+            }
+            _ => vec![change],
+        })),
+        ..Bug::default()
+    });
+    // A refused payload is reported done.
+    is_found_by("tokens", || {
+        events(|event| match event {
+            Event::Completion { process, cookie, result: Err(OpError::TokenRefused { .. }) } => {
+                vec![Event::Completion { process, cookie, result: Ok(0) }]
+            }
+            event => vec![event],
+        })
+    });
+    // One that was let in is reported refused.
+    is_found_by("honest-errors", || {
+        events(|event| match event {
+            Event::Completion { process, cookie, result: Ok(_) } => {
+                let result = Err(OpError::TokenRefused { index: 0 });
+                vec![Event::Completion { process, cookie, result }]
+            }
+            event => vec![event],
+        })
+    });
+}
+
 #[test]
 fn a_redirection_that_nobody_is_told_of_is_found() {
     is_found_by("redirection", || {
