@@ -77,6 +77,11 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         self.waiting
     }
 
+    /// Whether there is no call that is not answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// A call has come.
     pub(crate) fn admit(&mut self, call: Name<C>, deadline: Nanos) -> Admitted {
         let full = self.waiting >= self.queue_max;

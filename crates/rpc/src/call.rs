@@ -196,9 +196,6 @@ impl Call {
         if !self.link.answer(self.head.id, status, result, bulk) {
             self.link.answer(self.head.id, Status::ResultTooLong, b"", None);
         }
-        if self.link.has_waiting() {
-            self.shared.wake_soon();
-        }
     }
 }
 

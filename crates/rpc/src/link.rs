@@ -6,8 +6,8 @@
 use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX};
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc::{Connection, MessageError, PayloadToken};
 
@@ -26,6 +26,8 @@ pub(crate) struct Link {
     dead: AtomicBool,
     /// Answers wait for room.
     waits: AtomicBool,
+    /// Tells the server that answers wait, to one caller or another.
+    push: Arc<AtomicBool>,
 }
 
 struct Out {
@@ -46,7 +48,7 @@ struct Answer {
 pub(crate) type BulkResult<'a> = Option<(PayloadToken, &'a [u8])>;
 
 impl Link {
-    pub(crate) fn new(number: u64, origin: Origin, asker: Asker) -> Link {
+    pub(crate) fn new(number: u64, origin: Origin, asker: Asker, push: Arc<AtomicBool>) -> Link {
         let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
         Link {
             number,
@@ -55,6 +57,7 @@ impl Link {
             out: Mutex::new(out),
             dead: AtomicBool::new(false),
             waits: AtomicBool::new(false),
+            push,
         }
     }
 
@@ -136,6 +139,7 @@ impl Link {
         };
         out.waiting.push_back(Answer { control: control.to_vec(), payload, token });
         self.waits.store(true, Ordering::Relaxed);
+        self.push.store(true, Ordering::Relaxed);
         true
     }
 

@@ -28,6 +28,8 @@ use vmmc_host::{Deadline, Nanos};
 
 /// How long a wait for calls lasts while answers wait for room.
 const PUSH_EVERY: Duration = Duration::from_millis(1);
+/// The same while handlers on other threads may give answers that find no room.
+const BUSY_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Callers that are looked at, whether they live, each [`LIVENESS_EVERY`].
 const LOOKED_AT_ONCE: usize = 64;
 
@@ -85,7 +87,7 @@ pub(crate) struct Shared {
     queued: Condvar,
     stop: AtomicBool,
     /// Answers wait for room.
-    push: AtomicBool,
+    push: Arc<AtomicBool>,
     counts: Counts,
 }
 
@@ -163,7 +165,7 @@ impl ServerBuilder {
             queue: Mutex::default(),
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
-            push: AtomicBool::new(false),
+            push: Arc::default(),
             counts: Counts::default(),
         });
         let handler: Handler = Arc::new(handler);
@@ -290,11 +292,6 @@ impl Shared {
         });
     }
 
-    /// Answers wait for room: the loop looks again soon.
-    pub(crate) fn wake_soon(&self) {
-        self.push.store(true, Ordering::Relaxed);
-    }
-
     /// Passes a call on by `send`.
     pub(crate) fn pass_on(
         &self,
@@ -384,7 +381,12 @@ impl Serving {
                 self.looked_at = now;
                 self.look(now);
             }
-            let until = Deadline(now + if pushing { PUSH_EVERY } else { LIVENESS_EVERY });
+            let wait = match () {
+                () if pushing => PUSH_EVERY,
+                () if !self.shared.admission().is_idle() => BUSY_LOOK_EVERY,
+                () => LIVENESS_EVERY,
+            };
+            let until = Deadline(now + wait);
             // While messages come, the clock is looked at now and then.
             for _ in 0..MESSAGES_PER_LOOK {
                 match self.endpoint.wait_by(until) {
@@ -469,7 +471,7 @@ impl Serving {
             return None;
         }
         self.next_link += 1;
-        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker));
+        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, self.shared.push.clone()));
         if !self.connecting.ask(&link) {
             return None;
         }
@@ -521,7 +523,7 @@ impl Serving {
         for link in self.by_origin.values().filter(|link| link.has_waiting()) {
             link.push();
             if link.has_waiting() && !link.is_dead() {
-                self.shared.wake_soon();
+                self.shared.push.store(true, Ordering::Relaxed);
             }
         }
     }
