@@ -157,8 +157,21 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
 
     /// A server that calls were passed on to has died: their callers are to be told.
     pub(crate) fn delegate_lost(&mut self, lost: D) -> Vec<Name<C>> {
-        let theirs = self.calls.iter().filter(|(_, (_, stage))| *stage == Stage::Forwarded(lost));
-        let passed: Vec<Name<C>> = theirs.map(|(call, _)| call.clone()).collect();
+        self.take_passed(|_, to| to == lost)
+    }
+
+    /// A server that calls were passed on to cannot reach the caller of this one, who is to be told.
+    /// Calls of several callers have the same id seldom, and not by chance.
+    pub(crate) fn undelivered(&mut self, by: D, id: CallId) -> Vec<Name<C>> {
+        self.take_passed(|call, to| to == by && call.1 == id)
+    }
+
+    fn take_passed(&mut self, wanted: impl Fn(&Name<C>, D) -> bool) -> Vec<Name<C>> {
+        let passed = self.calls.iter().filter_map(|(call, (_, stage))| match stage {
+            Stage::Forwarded(to) if wanted(call, *to) => Some(call.clone()),
+            _ => None,
+        });
+        let passed: Vec<Name<C>> = passed.collect();
         passed.iter().for_each(|call| _ = self.calls.remove(call));
         self.forwards -= passed.len();
         passed
@@ -238,6 +251,8 @@ mod tests {
         calls.take_back(&(1, id(3)));
         calls.finish(&(1, id(3)));
         calls.forget_late(Nanos(100));
+        assert_eq!((calls.undelivered(0, id(1)), calls.undelivered(1, id(2))), (vec![], vec![]));
+        assert_eq!(calls.undelivered(1, id(1)), [(1, id(1))]);
         assert_eq!(calls.delegate_lost(0), [(1, id(2))]);
         assert_eq!(calls.delegate_lost(0), []);
         calls.caller_lost(&1);

@@ -9,7 +9,9 @@
 
 use crate::calls::Calls;
 use crate::error::RpcError;
-use crate::limits::{BULK_DEFAULT, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, SERVICE_NAME_BYTES_MAX};
+use crate::limits::{
+    BULK_DEFAULT, CALLS_MAX, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, SERVICE_NAME_BYTES_MAX,
+};
 use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -62,6 +64,8 @@ pub(crate) struct Inner {
     followers: AtomicUsize,
     turn: Mutex<()>,
     turned: Condvar,
+    /// Calls that were passed on to the server, which cannot reach their callers, and why.
+    undelivered: Mutex<Vec<(CallId, Vec<u8>)>>,
     /// Answers since the clock was last looked at.
     unlooked: AtomicU32,
 }
@@ -277,6 +281,7 @@ impl ClientBuilder {
             followers: AtomicUsize::new(0),
             turn: Mutex::new(()),
             turned: Condvar::new(),
+            undelivered: Mutex::default(),
             unlooked: AtomicU32::new(0),
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -529,6 +534,12 @@ impl Inner {
         let _ = self.to().send_within(control.bytes(), &origin.encode(), Duration::ZERO);
     }
 
+    /// Calls that were passed on to the server, which cannot reach their callers, and why.
+    pub(crate) fn undelivered(&self) -> Vec<(CallId, Vec<u8>)> {
+        self.poll();
+        std::mem::take(&mut self.undelivered.lock().expect("no panic while the lock is held"))
+    }
+
     fn poll(&self) {
         if let Ok(mut answers) = self.answers.try_lock() {
             while let Ok(Some(message)) = answers.poll() {
@@ -607,7 +618,16 @@ impl Inner {
     /// An answer, or something that is none.
     fn take(&self, message: vmmc::Message) {
         let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else { return };
-        let Some(waits) = self.known().calls.end(id) else { return };
+        let Some(waits) = self.known().calls.end(id) else {
+            if status == Status::DelegateLost {
+                let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
+                if undelivered.len() < CALLS_MAX {
+                    let why = message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec());
+                    undelivered.push((id, why));
+                }
+            }
+            return;
+        };
         let Waits { method, buffer, sink, .. } = waits;
         let service = || self.service.clone();
         let bulk = match (message.by_token(), buffer) {

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub(crate) origin: Origin,
     /// Who had it made: the caller, or a server that passed a call of it on.
     pub(crate) asker: Asker,
+    /// The way to that server, which is told of answers that cannot be given.
+    via: Option<Arc<Link>>,
     out: Mutex<Out>,
     /// It cannot be reached any more, or does not take its answers.
     dead: AtomicBool,
@@ -39,6 +41,8 @@ struct Out {
 
 /// An answer that waits.
 struct Answer {
+    /// None: a greeting.
+    id: Option<CallId>,
     control: Vec<u8>,
     payload: Vec<u8>,
     token: Option<PayloadToken>,
@@ -48,12 +52,19 @@ struct Answer {
 pub(crate) type BulkResult<'a> = Option<(PayloadToken, &'a [u8])>;
 
 impl Link {
-    pub(crate) fn new(number: u64, origin: Origin, asker: Asker, push: Arc<AtomicBool>) -> Link {
+    pub(crate) fn new(
+        number: u64,
+        origin: Origin,
+        asker: Asker,
+        via: Option<Arc<Link>>,
+        push: Arc<AtomicBool>,
+    ) -> Link {
         let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
         Link {
             number,
             origin,
             asker,
+            via,
             out: Mutex::new(out),
             dead: AtomicBool::new(false),
             waits: AtomicBool::new(false),
@@ -66,7 +77,23 @@ impl Link {
     }
 
     pub(crate) fn fail(&self) {
+        let mut out = self.out();
+        self.give_up(&mut out);
+    }
+
+    fn give_up(&self, out: &mut Out) {
         self.dead.store(true, Ordering::Release);
+        out.waiting_bytes = 0;
+        out.waiting.drain(..).filter_map(|answer| answer.id).for_each(|id| self.undelivered(id));
+    }
+
+    /// The caller cannot be told: whoever passed the call on can.
+    fn undelivered(&self, id: CallId) {
+        if let Some(via) = &self.via {
+            let Origin { node, endpoint, .. } = &self.origin;
+            let why = format!("it cannot reach {endpoint} on node {node}");
+            via.answer(id, Status::DelegateLost, why.as_bytes(), None);
+        }
     }
 
     /// Whether answers wait for room.
@@ -83,7 +110,7 @@ impl Link {
     /// Greets the caller.
     pub(crate) fn welcome(&self, version: u16) {
         let control = Message::Welcome { version }.encode();
-        self.send(control.bytes(), &[], None);
+        self.send(None, control.bytes(), &[], None);
     }
 
     /// Tells how a call ended. False: the result does not fit.
@@ -95,15 +122,16 @@ impl Link {
         }
         let (body, payload) = if inline { (result, &[][..]) } else { (&[][..], result) };
         let control = Message::Answer { id, status, body }.encode();
-        self.send(control.bytes(), payload, bulk)
+        self.send(Some(id), control.bytes(), payload, bulk)
     }
 
     /// False: the payload is too long.
-    fn send(&self, control: &[u8], payload: &[u8], bulk: BulkResult<'_>) -> bool {
+    fn send(&self, id: Option<CallId>, control: &[u8], payload: &[u8], bulk: BulkResult<'_>) -> bool {
+        let mut out = self.out();
         if self.is_dead() {
+            id.into_iter().for_each(|id| self.undelivered(id));
             return true;
         }
-        let mut out = self.out();
         if let (true, Some(connection)) = (out.waiting.is_empty(), out.connection.as_mut()) {
             let sent = match bulk {
                 Some((token, bulk)) => connection.send_by_token_within(control, token, bulk, Duration::ZERO),
@@ -114,7 +142,7 @@ impl Link {
                 Err(MessageError::Full { .. }) => {}
                 Err(MessageError::PayloadTooLong { .. }) => return false,
                 Err(_) => {
-                    self.fail();
+                    self.give_up(&mut out);
                     return true;
                 }
             }
@@ -128,8 +156,7 @@ impl Link {
         let alone = out.connection.is_some() && out.waiting.is_empty();
         let over = out.waiting_bytes + bytes > most && !alone;
         if over || out.waiting.len() >= ANSWERS_WAITING_MAX {
-            self.fail();
-            out.waiting.clear();
+            self.give_up(&mut out);
             return true;
         }
         out.waiting_bytes += bytes;
@@ -137,7 +164,7 @@ impl Link {
             Some((token, bulk)) => (bulk.to_vec(), Some(token)),
             None => (payload.to_vec(), None),
         };
-        out.waiting.push_back(Answer { control: control.to_vec(), payload, token });
+        out.waiting.push_back(Answer { id, control: control.to_vec(), payload, token });
         self.waits.store(true, Ordering::Relaxed);
         self.push.store(true, Ordering::Relaxed);
         true
@@ -146,9 +173,9 @@ impl Link {
     /// Sends what waits, as far as there is room.
     pub(crate) fn push(&self) {
         let mut out = self.out();
-        let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out else { return };
-        while let Some(answer) = waiting.front() {
-            let Answer { control, payload, token } = answer;
+        loop {
+            let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out else { return };
+            let Some(Answer { control, payload, token, .. }) = waiting.front() else { break };
             let sent = match token {
                 Some(token) => connection.send_by_token_within(control, *token, payload, Duration::ZERO),
                 None => connection.send_within(control, payload, Duration::ZERO),
@@ -159,10 +186,7 @@ impl Link {
                     *waiting_bytes -= payload.len();
                     waiting.pop_front();
                 }
-                Err(_) => {
-                    self.fail();
-                    waiting.clear();
-                }
+                Err(_) => self.give_up(&mut out),
             }
         }
         self.waits.store(false, Ordering::Relaxed);
@@ -170,8 +194,9 @@ impl Link {
 
     /// Looks whether the caller is still there.
     pub(crate) fn look(&self) {
-        if self.out().connection.as_ref().is_some_and(|connection| connection.broken().is_some()) {
-            self.fail();
+        let mut out = self.out();
+        if out.connection.as_ref().is_some_and(|connection| connection.broken().is_some()) {
+            self.give_up(&mut out);
         }
     }
 

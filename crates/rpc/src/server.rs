@@ -425,7 +425,8 @@ impl Serving {
                 };
                 let at = (bytes.len() - rest.len()) as u64;
                 let Some(body) = split(head.arguments, b"", Some(frame), at) else { return self.misbehaved() };
-                match self.link_to(origin, (sender.0, sender.1)) {
+                let via = self.by_sender.get(&sender).cloned();
+                match self.link_to(origin, (sender.0, sender.1), via) {
                     Some(link) => self.admit(link, head, from, body),
                     None => self.shared.counts.add(Count::Busy),
                 }
@@ -454,7 +455,7 @@ impl Serving {
         }
         let Ok(Some(node)) = self.shared.session.node_of(from) else { return };
         let origin = Origin { node, endpoint: endpoint.to_string(), uid };
-        if let Some(link) = self.link_to(origin, (sender.0, sender.1)) {
+        if let Some(link) = self.link_to(origin, (sender.0, sender.1), None) {
             // It says who is here; a caller of another version says so itself.
             link.welcome(VERSION);
             self.by_sender.insert(sender, link);
@@ -462,7 +463,7 @@ impl Serving {
     }
 
     /// The link to a caller, which is connected if it is new. None: there are too many.
-    fn link_to(&mut self, origin: Origin, asker: Asker) -> Option<Arc<Link>> {
+    fn link_to(&mut self, origin: Origin, asker: Asker, via: Option<Arc<Link>>) -> Option<Arc<Link>> {
         if let Some(link) = self.by_origin.get(&origin).filter(|link| !link.is_dead()) {
             return Some(link.clone());
         }
@@ -471,7 +472,7 @@ impl Serving {
             return None;
         }
         self.next_link += 1;
-        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, self.shared.push.clone()));
+        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, via, self.shared.push.clone()));
         if !self.connecting.ask(&link) {
             return None;
         }
@@ -563,7 +564,10 @@ impl Serving {
             let why = match inner.upgrade() {
                 Some(inner) => match inner.broken() {
                     Some(why) => why,
-                    None => continue,
+                    None => {
+                        self.tell_undelivered(number, &inner);
+                        continue;
+                    }
                 },
                 None => "its client was dropped".to_string(),
             };
@@ -572,6 +576,20 @@ impl Serving {
             for (link, id) in lost {
                 if let Some(link) = self.shared.links().get(&link).cloned() {
                     link.answer(id, Status::DelegateLost, why.as_bytes(), None);
+                }
+            }
+        }
+    }
+}
+
+impl Serving {
+    /// Tells callers whom a server that has their call cannot reach.
+    fn tell_undelivered(&self, number: u64, delegate: &Inner) {
+        for (id, why) in delegate.undelivered() {
+            let calls = self.shared.admission().undelivered(number, id);
+            for (link, id) in calls {
+                if let Some(link) = self.shared.links().get(&link).cloned() {
+                    link.answer(id, Status::DelegateLost, &why, None);
                 }
             }
         }

@@ -390,3 +390,27 @@ fn hostile_callers_and_servers_harm_no_other() {
         assert!(matches!(outcome, Err(RpcError::TimedOut { .. })), "{outcome:?}");
     });
 }
+
+#[test]
+fn a_caller_that_the_delegate_cannot_reach_is_told_by_who_passed_the_call_on() {
+    // Node 2 knows node 1, and not node 0.
+    let nodes = Nodes::embedded();
+    let apart = common::apart(&nodes, 1);
+    let session = vmmc::Session::builder().timeout(LONG).over(apart.attach().unwrap()).unwrap();
+    let _last = Server::new(&session, "last").serve(handler(Arc::default())).unwrap();
+    let to_last = Client::new(&nodes.attach(1), "last").node(&apart.addresses()[0].to_string()).connect().unwrap();
+    let front = Server::new(&nodes.attach(1), "front").serve(move |call: Call| {
+        let (method, arguments) = (call.method(), call.arguments().to_vec());
+        call.pass_on(&to_last, method, &arguments).map_err(|(_, error)| error).expect("it takes the call");
+    });
+    let _front = front.unwrap();
+    let client = Client::new(&nodes.attach(0), "front").node(&nodes.name(1)).connect().unwrap();
+    for round in 0..3 {
+        let begun = Instant::now();
+        let error = client.call(ECHO, b"where am I?").unwrap_err();
+        let took = begun.elapsed();
+        let expected = |why: &str| why.contains("cannot reach");
+        assert!(matches!(&error, RpcError::Lost { why, .. } if expected(why)), "{error:?}");
+        assert!(took < Duration::from_secs(5), "round {round}: {took:?}");
+    }
+}

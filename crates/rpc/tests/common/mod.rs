@@ -72,6 +72,15 @@ impl Nodes {
     }
 }
 
+/// An embedded node that knows this one alone.
+pub(crate) fn apart(nodes: &Nodes, knows: usize) -> Embedded {
+    let address = nodes.attach(knows).node().listen[0].parse().expect("an address");
+    let apart = Embedded::start(config(&unique("c")).peer(&[address])).expect("node c starts");
+    let session = Session::builder().timeout(LONG).over(apart.attach().expect("the node takes us")).expect("attach");
+    session.ping(&nodes.name(knows), LONG).expect("node c reaches the node it knows");
+    apart
+}
+
 impl Drop for Nodes {
     fn drop(&mut self) {
         if let Nodes::Daemons(_, running) = self {
