@@ -198,6 +198,9 @@ pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Largest reservation of addresses, bytes: 16 TiB, an eighth of what a program has on x86-64, so
 /// that several fit beside each other.
 pub const RESERVATION_BYTES_MAX: u64 = 1 << 44;
+/// How long the child of a fork waits for a lock that it has inherited: a thread of the parent may
+/// have held it, and nobody gives it back then. Threads of the child hold it for microseconds.
+pub const INHERITED_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Ranges of one reservation that differ from their neighbours. With a gap between any two they are
 /// 49,153 mappings, three quarters of the 65,530 that Linux allows a process.
 pub const RESERVATION_RANGES_MAX: usize = 24_576;

@@ -45,7 +45,7 @@ mod window;
 
 use crate::copy;
 use crate::fault::descriptor::Descriptor;
-use crate::limits::{RESERVATION_BYTES_MAX, RESERVATION_RANGES_MAX, UNMAP_BYTES_MAX};
+use crate::limits::{INHERITED_LOCK_WAIT, RESERVATION_BYTES_MAX, RESERVATION_RANGES_MAX, UNMAP_BYTES_MAX};
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError, Span};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -53,6 +53,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 use table::{Piece, Table};
 use window::Window;
 
@@ -183,7 +184,8 @@ pub enum ReservationError {
         /// First byte of the first such page.
         offset: u64,
     },
-    /// A child of a fork.
+    /// A child of a fork: the window is its parent's, or a thread of the parent was changing the
+    /// reservation at that moment.
     #[error(
         "this process is a fork of the one that opened this window, which stays with the parent; start the program anew, or fork before the window is opened"
     )]
@@ -219,6 +221,8 @@ pub struct Reservation(Arc<Place>);
 struct Place {
     base: *mut u8,
     len: u64,
+    /// Process that made it.
+    pid: u32,
     table: Mutex<Inside>,
 }
 
@@ -312,7 +316,8 @@ impl Reservation {
         // chosen one that is in use.
         let base = unsafe { rustix::mm::mmap_anonymous(wanted as *mut _, len as usize, ProtFlags::empty(), flags) }
             .map_err(|errno| if errno == Errno::EXIST { taken() } else { refused("mmap", errno) })?;
-        let place = Reservation(Arc::new(Place { base: base.cast(), len, table: Mutex::default() }));
+        let place =
+            Reservation(Arc::new(Place { base: base.cast(), len, pid: std::process::id(), table: Mutex::default() }));
         // Linux before 4.17 takes the address for a wish. Dropping unmaps what it gave instead.
         if address.is_some_and(|address| address != place.address()) { Err(taken()) } else { Ok(place) }
     }
@@ -364,7 +369,7 @@ impl Reservation {
         if access == Access::ReadWrite && !region.takes_writers()? {
             return Err(ReservationError::ReadOnly { offset });
         }
-        let mut table = self.table();
+        let mut table = self.table()?;
         if let Some(Part { window, at, pages }) = table.window(&range)? {
             if !window.shows(offset - at, region, region_offset) {
                 return Err(ReservationError::OtherMemory { offset });
@@ -388,7 +393,7 @@ impl Reservation {
     /// [`ReservationError::Forked`].
     pub fn protect(&self, offset: u64, len: u64, access: Access) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
-        let mut table = self.table();
+        let mut table = self.table()?;
         if let Some(Part { window, at, pages }) = table.window(&range)? {
             if let Some(page) = window.first_absent(&pages) {
                 return Err(ReservationError::NoMemory { offset: at + page as u64 * PAGE });
@@ -448,7 +453,7 @@ impl Reservation {
     /// of windows [`ReservationError::Edge`], [`ReservationError::Forked`].
     pub fn release(&self, offset: u64, len: u64) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
-        let mut table = self.table();
+        let mut table = self.table()?;
         if let Some(Part { window, pages, .. }) = table.window(&range)? {
             return window.set(pages, None);
         }
@@ -488,7 +493,7 @@ impl Reservation {
     /// What the program may do with the page that a byte lies in; none: it has no memory, or is
     /// outside.
     pub fn access(&self, offset: u64) -> Option<Access> {
-        let table = self.table();
+        let table = self.table().ok()?;
         match table.window_at(offset) {
             Some((at, window)) => window.access(((offset - at) / PAGE) as usize),
             None => table.pieces.at(offset).map(|(_, piece)| piece.access),
@@ -498,7 +503,7 @@ impl Reservation {
     /// The second view of the memory from a byte on, up to the end of its range; none: it has no
     /// memory, or is outside.
     pub fn behind(&self, offset: u64) -> Option<Span> {
-        let table = self.table();
+        let table = self.table().ok()?;
         if let Some((at, window)) = table.window_at(offset) {
             return window.behind(offset - at);
         }
@@ -510,8 +515,7 @@ impl Reservation {
     /// Ranges that differ from their neighbours in memory or access. Each is a mapping of the
     /// kernel's, as is each gap between two of them. A window is one, whatever its pages allow.
     pub fn ranges(&self) -> usize {
-        let table = self.table();
-        table.pieces.len() + table.windows.len()
+        self.table().map_or(0, |table| table.pieces.len() + table.windows.len())
     }
 
     /// Opens a window on a region: its pages are shown one by one, by [`fill`](Self::fill).
@@ -527,7 +531,7 @@ impl Reservation {
         if !are_pages(region_offset, len, size.next_multiple_of(PAGE)) {
             return Err(ReservationError::RegionPages { offset: region_offset, len, size });
         }
-        let mut table = self.table();
+        let mut table = self.table()?;
         if table.window(&range)?.is_some() {
             return Err(ReservationError::Filled { offset: range.start });
         }
@@ -554,7 +558,7 @@ impl Reservation {
 
     /// Closes the window that starts at a byte: the range is reserved address space again.
     pub(crate) fn close_window(&self, start: u64) {
-        let mut table = self.table();
+        let Ok(mut table) = self.table() else { return };
         if let Some(window) = table.windows.remove(&start) {
             window.close();
         }
@@ -562,7 +566,7 @@ impl Reservation {
 
     /// Maps the page of a window that a byte lies in once more, if the program may touch it.
     pub(crate) fn show_again(&self, offset: u64) -> Result<(), ReservationError> {
-        let table = self.table();
+        let table = self.table()?;
         match table.window_at(offset) {
             Some((at, window)) => window.show_again(((offset - at) / PAGE) as usize),
             None => Ok(()),
@@ -572,7 +576,7 @@ impl Reservation {
     /// Makes threads that wait for the page of a window that a byte lies in get SIGSEGV.
     pub(crate) fn refuse(&self, offset: u64, is_store: bool) -> Result<(), ReservationError> {
         let page = offset / PAGE * PAGE;
-        match self.table().window(&(page..page + PAGE))? {
+        match self.table()?.window(&(page..page + PAGE))? {
             Some(Part { window, pages, .. }) => {
                 window.refuse(pages.start, is_store).map_err(|errno| refused("mprotect", errno))
             }
@@ -650,8 +654,28 @@ impl Reservation {
         if are_pages(offset, len, size) { Ok(offset..offset + len) } else { Err(wrong) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Inside> {
-        self.0.table.lock().expect("no panic while the lock is held")
+    /// What is in it. In the child of a fork the lock may be one that a thread of the parent held at
+    /// that moment, and that nobody gives back: there it is waited for with a bound.
+    fn table(&self) -> Result<MutexGuard<'_, Inside>, ReservationError> {
+        match self.0.table.try_lock() {
+            Ok(inside) => Ok(inside),
+            Err(_) if std::process::id() == self.0.pid => {
+                Ok(self.0.table.lock().expect("no panic while the lock is held"))
+            }
+            Err(_) => self.inherited_table(),
+        }
+    }
+
+    #[cold]
+    fn inherited_table(&self) -> Result<MutexGuard<'_, Inside>, ReservationError> {
+        let begun = Instant::now();
+        while begun.elapsed() < INHERITED_LOCK_WAIT {
+            if let Ok(inside) = self.0.table.try_lock() {
+                return Ok(inside);
+            }
+            std::thread::yield_now();
+        }
+        Err(ReservationError::Forked)
     }
 }
 

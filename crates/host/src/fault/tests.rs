@@ -118,7 +118,7 @@ fn a_reader_faults_a_page_in_and_a_writer_opens_it() {
 
 fn reader_and_writer(way: Way) {
     let (place, memory) = pair(4);
-    memory.write(2 * PAGE, b"at home").unwrap();
+    memory.write(2 * PAGE, b"at home!").unwrap();
     let (tell, told) = mpsc::channel();
     let mut serve = lazily(&place, &memory);
     let registration = register(way, &place, 0..4 * PAGE, &memory, move |fault| {
@@ -129,9 +129,9 @@ fn reader_and_writer(way: Way) {
     assert_eq!((registration.way(), registration.range()), (way, 0..4 * PAGE));
     let toucher = place.clone();
     let thread = std::thread::spawn(move || {
-        let mut seen = [0; 7];
+        let mut seen = [0; 8];
         toucher.read(2 * PAGE, &mut seen).unwrap();
-        assert_eq!(&seen, b"at home");
+        assert_eq!(&seen, b"at home!");
         assert_eq!(toucher.access(2 * PAGE), Some(Access::Read));
         toucher.write(2 * PAGE + 9, b"x").unwrap();
         // No fault any more.

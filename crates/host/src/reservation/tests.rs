@@ -285,3 +285,23 @@ fn the_kernels_bound_on_mappings_is_an_error_that_says_so_and_changes_nothing() 
     drop(places.remove(0));
     places.last().unwrap().protect(middle, PAGE, Access::Read).unwrap();
 }
+
+#[test]
+fn a_child_of_a_fork_does_not_wait_for_a_lock_that_a_thread_of_the_parent_held() {
+    let place = Reservation::new(4 * PAGE).unwrap();
+    let held = place.table().unwrap();
+    // SAFETY: the child asks for the lock, which is waited for without memory, and ends without
+    // running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = place.release(0, PAGE) == Err(ReservationError::Forked) && place.access(0).is_none();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    drop(held);
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    assert_eq!(place.release(0, PAGE), Ok(()), "the parent goes on");
+}

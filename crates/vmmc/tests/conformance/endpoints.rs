@@ -315,6 +315,9 @@ pub(crate) fn a_handler_gets_every_message_and_gives_the_endpoint_back(nodes: &d
     assert!(heard.recv().is_err(), "the handler is gone");
 }
 
+/// What ends of an endpoint say to each other is of this version.
+const VERSION: u64 = 2;
+
 /// One that has connected by hand, as the library does it.
 struct Intruder {
     number: u64,
@@ -337,14 +340,14 @@ fn intrude(nodes: &dyn Nodes, session: &Session, endpoint: &mut Endpoint, number
     let mut welcome = [0; 56];
     channel.fetch(128, &mut welcome[..]).unwrap();
     let word = |at: usize| u64::from_le_bytes(welcome[at * 8..][..8].try_into().unwrap());
-    assert_eq!((word(0), word(1)), (1, u64::from(version == 1)), "its version, and whether we are in");
+    assert_eq!((word(0), word(1)), (VERSION, u64::from(version == VERSION)), "its version, and whether we are in");
     let board = || session.import_id(ExportId::from_u64(word(4))).node(&node).open().unwrap();
-    Intruder { number, calls, channel, board: (version == 1).then(board) }
+    Intruder { number, calls, channel, board: (version == VERSION).then(board) }
 }
 
 pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
-    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, 1);
+    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION);
     let (board, mut before) = (board.unwrap(), [0; 2048]);
     for sender in &mut senders {
         // Until nobody is polled but by the board.
@@ -364,7 +367,7 @@ pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Node
     let mut rng = vmmc_utlb::Rng::new(11);
     for session in &sessions {
         for round in 0..40u64 {
-            let version = if round % 8 == 7 { 9 } else { 1 };
+            let version = if round % 8 == 7 { 9 } else { VERSION };
             let Intruder { number, calls, channel, board } =
                 intrude(nodes, session, &mut endpoint, rng.below(u64::MAX), version);
             if let Some(board) = board {
