@@ -72,6 +72,7 @@ pub const NODE: &[Counter] = &[
     counter("engine_unknown_session", "Packets for a session that nobody has."),
     counter("engine_out_of_window", "Packets too old or too far ahead, and chunks beyond the window."),
     counter("engine_refused", "Transfers refused at this node: no such grant, out of bounds, or without the right."),
+    counter("engine_tokens_refused", "Payloads, or parts of them, that came by a token that let nothing in."),
     counter("engine_hellos_out", "Hellos sent."),
     counter("engine_hellos_in", "Hellos received."),
     counter("engine_cookies_out", "Hellos without a cookie that were answered with one."),
