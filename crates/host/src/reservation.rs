@@ -654,8 +654,8 @@ impl Reservation {
         if are_pages(offset, len, size) { Ok(offset..offset + len) } else { Err(wrong) }
     }
 
-    /// What is in it. In the child of a fork the lock may be one that a thread of the parent held at
-    /// that moment, and that nobody gives back: there it is waited for with a bound.
+    /// What is in it. In the child of a fork the lock may be one that a thread of the parent held
+    /// at that moment, and that nobody gives back: there it is waited for with a bound.
     fn table(&self) -> Result<MutexGuard<'_, Inside>, ReservationError> {
         match self.0.table.try_lock() {
             Ok(inside) => Ok(inside),

@@ -19,8 +19,9 @@
 //! ```
 //!
 //! Invariants: an entry leaves `armed` by one compare-and-swap, so one of an arrival and a cancel
-//! wins, once; a payload goes into no buffer but that of its entry; no payload is taken for an entry. The owner can write all of it,
-//! and what it writes there is held against the export. Source: [GMS §2] incoming payload table.
+//! wins, once; a payload goes into no buffer but that of its entry; no payload is taken for an
+//! entry. The owner can write all of it, and what it writes there is held against the export.
+//! Source: [GMS §2] incoming payload table.
 
 use crate::command::{AtomicOp, Dma};
 use crate::error::{ExportError, OpError};

@@ -459,8 +459,8 @@ fn nothing_goes_by_a_token_that_is_wrong_cancelled_or_not_there() {
         assert_eq!(past, Err(OpError::OutOfBounds { offset: 0, len: 8, size: 7 }));
         assert_eq!(s.state(0), (4, TokenState::Armed));
         assert!(!s.table_memory().contains(&0xee), "{here}");
-        // What a payload brings is no entry, though it looks like one: that of index 4, which is where
-        // the first buffer begins.
+        // What a payload brings is no entry, though it looks like one: that of index 4, which is
+        // where the first buffer begins.
         assert_eq!(FIRST_BUFFER, 4 * TOKEN_ENTRY_BYTES);
         let forged = TokenEntry { state: TokenState::Armed.word(16), tag: 0, total: 0, offset: 0, bytes: 5_000 };
         assert_eq!(s.send_payload(0, token(0, 4, 1), &forged.to_bytes()), Ok(40));

@@ -160,8 +160,8 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         self.take_passed(|_, to| to == lost)
     }
 
-    /// A server that calls were passed on to cannot reach the caller of this one, who is to be told.
-    /// Calls of several callers have the same id seldom, and not by chance.
+    /// A server that calls were passed on to cannot reach the caller of this one, who is to be
+    /// told. Calls of several callers have the same id seldom, and not by chance.
     pub(crate) fn undelivered(&mut self, by: D, id: CallId) -> Vec<Name<C>> {
         self.take_passed(|call, to| to == by && call.1 == id)
     }

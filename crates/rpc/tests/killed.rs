@@ -1,5 +1,5 @@
-//! Servers, delegates and clients that are killed, again and again, in the middle of calls. The test
-//! program starts itself once for each role.
+//! Servers, delegates and clients that are killed, again and again, in the middle of calls. The
+//! test program starts itself once for each role.
 //!
 //! Invariant: each call has one outcome, in time; a result is that of its call; others are served.
 

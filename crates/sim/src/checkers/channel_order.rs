@@ -63,8 +63,8 @@ fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
     })
 }
 
-/// An append of the same process to the same node that was posted before, is not in its ring and has
-/// not been refused, or a payload that is still coming.
+/// An append of the same process to the same node that was posted before, is not in its ring and
+/// has not been refused, or a payload that is still coming.
 fn earlier_append(model: &Model, key: OpKey) -> Option<OpKey> {
     let (flush, node) = (&model.ops[key], model.target_node(key));
     model.open_ops.range(..key).copied().find(|&o| {
