@@ -42,7 +42,7 @@ pub(crate) enum Admitted {
     Waits,
     /// There is no room.
     Busy,
-    /// It has come before.
+    /// It is here already.
     Again,
 }
 
@@ -86,6 +86,14 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
     pub(crate) fn admit(&mut self, call: Name<C>, deadline: Nanos) -> Admitted {
         let full = self.waiting >= self.queue_max;
         match self.calls.entry(call) {
+            // It comes back from the server that it was passed on to, for another handler here.
+            Entry::Occupied(mut place) if matches!(place.get().1, Stage::Forwarded(_)) && !full => {
+                place.insert((deadline, Stage::Waiting));
+                self.forwards -= 1;
+                self.waiting += 1;
+                Admitted::Waits
+            }
+            Entry::Occupied(place) if matches!(place.get().1, Stage::Forwarded(_)) => Admitted::Busy,
             Entry::Occupied(_) => Admitted::Again,
             Entry::Vacant(_) if full => Admitted::Busy,
             Entry::Vacant(place) => {
@@ -255,8 +263,29 @@ mod tests {
         assert_eq!(calls.undelivered(1, id(1)), [(1, id(1))]);
         assert_eq!(calls.delegate_lost(0), [(1, id(2))]);
         assert_eq!(calls.delegate_lost(0), []);
+        calls.admit((1, id(9)), Nanos(200));
+        calls.begin(&(1, id(9)), Nanos(0));
+        assert!(calls.pass_on(&(1, id(9)), 5));
         calls.caller_lost(&1);
         assert_eq!((calls.forwards, calls.calls.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_call_that_comes_back_from_where_it_was_passed_on_has_another_turn() {
+        let mut calls: Admission<u8, u8> = Admission::new(1);
+        let call = (1, id(1));
+        assert_eq!(calls.admit(call, Nanos(100)), Admitted::Waits);
+        calls.begin(&call, Nanos(0));
+        assert!(calls.pass_on(&call, 7));
+        calls.admit((2, id(2)), Nanos(100));
+        assert_eq!(calls.admit(call, Nanos(100)), Admitted::Busy, "as any other");
+        calls.begin(&(2, id(2)), Nanos(0));
+        assert_eq!(calls.admit(call, Nanos(100)), Admitted::Waits);
+        assert_eq!(calls.delegate_lost(7), [], "it is here");
+        assert_eq!(calls.begin(&call, Nanos(0)), Turn::Begins);
+        calls.finish(&call);
+        calls.finish(&(2, id(2)));
+        assert!(calls.is_idle() && calls.forwards == 0);
     }
 
     #[test]

@@ -57,6 +57,13 @@ impl<T> Calls<T> {
         (record.key == id.key).then_some(&mut record.waits)
     }
 
+    /// Whether a call has no outcome.
+    #[cfg(test)]
+    pub(crate) fn has(&self, id: CallId) -> bool {
+        let record = self.records.get(id.index as usize).and_then(Option::as_ref);
+        record.is_some_and(|record| record.key == id.key)
+    }
+
     /// Ends a call: by its answer, or because its caller does not want it any more.
     pub(crate) fn end(&mut self, id: CallId) -> Option<T> {
         self.get_mut(id)?;

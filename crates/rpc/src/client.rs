@@ -10,12 +10,15 @@
 use crate::calls::Calls;
 use crate::error::RpcError;
 use crate::limits::{
-    BULK_DEFAULT, CALLS_MAX, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, SERVICE_NAME_BYTES_MAX,
+    BACKGROUND_LOOK_EVERY, BULK_DEFAULT, CALLS_MAX, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, NOT_NOW_PAUSE,
+    SERVICE_NAME_BYTES_MAX,
 };
 use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::Waker;
+use std::thread::Thread;
 use std::time::Duration;
 use vmmc::{
     Access, AccessError, Connection, Endpoint, Gather, MessageError, Session, TokenBuffer, TokenPool, WaitError,
@@ -68,6 +71,8 @@ pub(crate) struct Inner {
     undelivered: Mutex<Vec<(CallId, Vec<u8>)>>,
     /// Answers since the clock was last looked at.
     unlooked: AtomicU32,
+    /// The thread that takes answers for futures, if there is one.
+    pub(crate) background: Mutex<Option<Thread>>,
 }
 
 struct Known {
@@ -104,9 +109,16 @@ pub enum Then {
 }
 
 #[derive(Default)]
-struct Slot {
+pub(crate) struct Slot {
     done: AtomicBool,
-    outcome: Mutex<Option<Outcome>>,
+    filled: Mutex<Filled>,
+}
+
+#[derive(Default)]
+struct Filled {
+    outcome: Option<Outcome>,
+    /// Of a future that waits for it.
+    waker: Option<Waker>,
 }
 
 /// What a call gave.
@@ -176,14 +188,15 @@ pub struct Request<'a> {
     timeout: Duration,
 }
 
-/// A call under way. Dropping it withdraws it.
+/// A call under way, to be polled, waited for, or awaited in whatever executor. Dropping it
+/// withdraws it.
 #[must_use = "dropping it withdraws the call"]
 pub struct Pending {
-    client: Client,
+    pub(crate) client: Client,
     id: CallId,
     begun: Nanos,
     deadline: Deadline,
-    slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 impl ClientBuilder {
@@ -283,6 +296,7 @@ impl ClientBuilder {
             turned: Condvar::new(),
             undelivered: Mutex::default(),
             unlooked: AtomicU32::new(0),
+            background: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -421,6 +435,9 @@ impl<'a> Request<'a> {
         };
         let head = wire::Request { id, method, left: timeout, token, arguments: arguments.len() as u32 };
         inner.send_request(head, arguments, bulk, timeout).inspect_err(|_| drop(inner.known().calls.end(id)))?;
+        if let Some(thread) = &*inner.background.lock().expect("no panic while the lock is held") {
+            thread.unpark();
+        }
         Ok(id)
     }
 }
@@ -462,12 +479,30 @@ impl Slot {
     }
 
     fn take(&self) -> Option<Outcome> {
-        self.outcome.lock().expect("no panic while the lock is held").take()
+        self.filled().outcome.take()
+    }
+
+    /// Takes the outcome, or has this woken when it is there.
+    pub(crate) fn take_or_wake(&self, waker: &Waker) -> Option<Outcome> {
+        let mut filled = self.filled();
+        let outcome = filled.outcome.take();
+        if outcome.is_none() {
+            filled.waker = Some(waker.clone());
+        }
+        outcome
     }
 
     fn put(&self, outcome: Outcome) {
-        *self.outcome.lock().expect("no panic while the lock is held") = Some(outcome);
+        let mut filled = self.filled();
+        filled.outcome = Some(outcome);
+        let waker = filled.waker.take();
+        drop(filled);
         self.done.store(true, Ordering::Release);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn filled(&self) -> MutexGuard<'_, Filled> {
+        self.filled.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -579,6 +614,40 @@ impl Inner {
             }
             until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
         }
+    }
+
+    /// Whether no call is under way and no continuation is to run.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.known().calls.len() == 0 && self.ready().is_empty()
+    }
+
+    /// Takes answers for a while, for whoever waits.
+    pub(crate) fn drive(&self) {
+        // A continuation that said "not now" is to run again soon.
+        let soon = !self.ready().is_empty();
+        let until = self.clock.deadline(if soon { NOT_NOW_PAUSE } else { BACKGROUND_LOOK_EVERY });
+        match self.answers.try_lock() {
+            Ok(mut answers) => {
+                // Until there is an answer, or something to run: others may wait for their turn.
+                let failed = match answers.wait_by(until) {
+                    Ok(message) => {
+                        self.take(message);
+                        None
+                    }
+                    Err(WaitError::TimedOut { .. }) => None,
+                    Err(error) => Some(error),
+                };
+                drop(answers);
+                self.pass_turn();
+                if let Some(error) = failed {
+                    self.lose(|service| RpcError::Wait { service, error: error.clone() });
+                }
+            }
+            // Another thread takes them.
+            Err(_) => self.follow(&Slot::default(), until),
+        }
+        self.tend();
+        self.run_ready();
     }
 
     /// Takes answers until a slot is filled, or this time.

@@ -76,6 +76,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod background;
 mod call;
 mod calls;
 mod client;
@@ -84,6 +85,8 @@ mod error;
 pub mod limits;
 mod link;
 mod server;
+#[cfg(test)]
+mod simulated;
 mod typed;
 mod wire;
 

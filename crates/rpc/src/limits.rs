@@ -36,6 +36,11 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two looks whether the other side lives, while nothing comes from it: its death is
 /// an error within a second.
 pub const LIVENESS_EVERY: Duration = Duration::from_millis(200);
+/// The same for the thread that takes answers for futures, while calls are under way: one that
+/// begins meanwhile may have less time than the others.
+pub const BACKGROUND_LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Pause of that thread before it runs a continuation again that could not run.
+pub const NOT_NOW_PAUSE: Duration = Duration::from_millis(1);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long

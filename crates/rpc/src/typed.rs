@@ -81,13 +81,13 @@ impl<T: Serialize> Reply<T> {
     }
 }
 
-/// A typed call under way. Dropping it withdraws it.
+/// A typed call under way, to be polled, waited for or awaited. Dropping it withdraws it.
 #[derive(Debug)]
 #[must_use = "dropping it withdraws the call"]
 pub struct Typed<T> {
-    pending: Pending,
-    client: Client,
-    method: u16,
+    pub(crate) pending: Pending,
+    pub(crate) client: Client,
+    pub(crate) method: u16,
     result: PhantomData<fn() -> T>,
 }
 

@@ -414,3 +414,74 @@ fn a_caller_that_the_delegate_cannot_reach_is_told_by_who_passed_the_call_on() {
         assert!(took < Duration::from_secs(5), "round {round}: {took:?}");
     }
 }
+
+/// A small executor: polls until the future is ready, and sleeps until it is woken in between.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    let end = Instant::now() + LONG;
+    loop {
+        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        assert!(Instant::now() < end, "nobody woke it");
+        std::thread::park_timeout(LONG);
+    }
+}
+
+#[test]
+fn calls_are_futures_that_a_thread_of_the_client_wakes() {
+    everywhere(|nodes, caller| {
+        let server = Server::new(&nodes.attach(0), "awaited").threads(2).serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "awaited");
+        let results = block_on(async {
+            let mut results = Vec::new();
+            for round in 0..20u8 {
+                let [slow, quick] = [(SLEEP, 3u64), (ECHO, u64::from(round))];
+                let arguments = [slow.1.to_le_bytes(), quick.1.to_le_bytes()];
+                let slow = client.request(slow.0).arguments(&arguments[0]).start().unwrap();
+                // Under way beside it.
+                let quick = client.request(quick.0).arguments(&arguments[1]).start().unwrap();
+                results.push(number(&quick.await.unwrap().result));
+                slow.await.unwrap();
+            }
+            results
+        });
+        assert_eq!(results, (0..20).collect::<Vec<u64>>());
+        // Threads that wait go on beside it, and errors come too.
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    (0..100).for_each(|_| assert_eq!(client.call(ECHO, b"waited for").unwrap(), b"waited for"));
+                });
+            }
+            block_on(async {
+                for _ in 0..100 {
+                    let pending = client.request(ECHO).arguments(b"awaited").start().unwrap();
+                    assert_eq!(pending.await.unwrap().result, b"awaited");
+                }
+                let long = 300u64.to_le_bytes();
+                let late = client.request(SLEEP).arguments(&long).timeout(Duration::from_millis(20)).start().unwrap();
+                assert!(matches!(late.await, Err(RpcError::TimedOut { .. })));
+            });
+        });
+        // Continuations run by themselves.
+        let (said, heard) = mpsc::channel();
+        let then = client.request(ECHO).then(move |outcome| {
+            said.send(outcome.is_ok()).unwrap();
+            Then::Done
+        });
+        then.unwrap();
+        assert_eq!(heard.recv_timeout(LONG), Ok(true));
+        drop(server);
+        let lost = block_on(async { client.request(ECHO).start()?.await });
+        assert!(!matches!(lost, Ok(_) | Err(RpcError::TimedOut { .. })), "{lost:?}");
+    });
+}
