@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "vmmc-job",
             "vmmc-nic",
             "vmmc-node",
+            "vmmc-rpc",
             "vmmc-sim",
             "vmmc-sockets",
             "vmmc-stream",

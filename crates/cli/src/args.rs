@@ -184,6 +184,8 @@ pub(crate) enum What {
     Append,
     /// Pieces for 16 places of one export, in one operation and in 16
     Gather,
+    /// Remote calls: waited for, continued, deferred, passed on; results by token and in frames
+    Rpc,
     /// Importing an export that exists
     Import,
     /// Transfer redirection, by when it is posted
@@ -228,6 +230,7 @@ impl What {
             What::Notify => "notify",
             What::Append => "append",
             What::Gather => "gather",
+            What::Rpc => "rpc",
             What::Import => "import",
             What::Redirect => "redirect",
             What::Utlb => "utlb",
@@ -318,7 +321,9 @@ impl Bench {
     /// Runs of every series.
     pub(crate) fn runs(&self) -> u32 {
         self.runs.unwrap_or(match self.what {
-            What::Latency | What::Bandwidth | What::Fetch | What::Atomic | What::Append | What::Gather => TURNS,
+            What::Latency | What::Bandwidth | What::Fetch | What::Atomic | What::Append | What::Gather | What::Rpc => {
+                TURNS
+            }
             What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets => RUNS,
         })
     }

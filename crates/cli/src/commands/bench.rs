@@ -11,7 +11,7 @@ use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
-    AppendBy, AtomicOp, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
+    AppendBy, AtomicOp, CallBy, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
 };
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
@@ -102,6 +102,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Bandwidth => vec![64 << 10, 1 << 20, 64 << 20],
         What::Atomic | What::Notify => vec![8],
         What::Append | What::Gather => vec![8, 256],
+        What::Rpc => vec![0, 4 << 10, 8 << 10],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
         What::Utlb | What::Sockets => vec![],
@@ -141,6 +142,17 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
         What::Gather => vec![
             with_op("gather-send of 16", Vmmc::Gather { by: GatherBy::One }),
             with_op("16 sends", Vmmc::Gather { by: GatherBy::Sends }),
+        ],
+        What::Rpc if size == 0 => vec![
+            with_op("call", Vmmc::Rpc { by: CallBy::Wait }),
+            with_op("call, on a thread", Vmmc::Rpc { by: CallBy::Thread }),
+        ],
+        What::Rpc => vec![
+            with_op("by token", Vmmc::Rpc { by: CallBy::Token }),
+            with_op("by token, continued", Vmmc::Rpc { by: CallBy::Continued }),
+            with_op("by token, deferred once", Vmmc::Rpc { by: CallBy::Deferred }),
+            with_op("by token, passed on", Vmmc::Rpc { by: CallBy::PassedOn }),
+            with_op("in a frame, copied", Vmmc::Rpc { by: CallBy::Frame }),
         ],
         What::Notify => bench
             .asleep_us
@@ -186,6 +198,12 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
         What::Atomic => {
             add("cache-line", Work::CacheLine);
             add("local-atomic", Work::LocalAtomic);
+        }
+        What::Rpc => {
+            add("cache-line", Work::CacheLine);
+            if size > 0 {
+                add("memcpy", Work::Memcpy { measure: Measure::Latency });
+            }
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
         What::Append | What::Gather | What::Utlb | What::Sockets => {}

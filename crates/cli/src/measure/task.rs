@@ -132,6 +132,11 @@ pub(crate) enum Vmmc {
         /// Which way.
         by: GatherBy,
     },
+    /// A remote call: call to result.
+    Rpc {
+        /// Which way.
+        by: CallBy,
+    },
     /// Import of an export that exists.
     Import,
     /// Data that comes to a redirected range.
@@ -182,6 +187,25 @@ pub(crate) enum GatherBy {
     One,
     /// By as many sends.
     Sends,
+}
+
+/// How a call and its result go [GMS §3, Table 1].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CallBy {
+    /// Without a result, waited for.
+    Wait,
+    /// The same, with a handler on a thread of its own.
+    Thread,
+    /// Its result comes by token, into a buffer of the caller.
+    Token,
+    /// The same, and a continuation takes it.
+    Continued,
+    /// The same, and the continuation says "not now" once.
+    Deferred,
+    /// The same as by token, from a server that the call was left to.
+    PassedOn,
+    /// Its result comes in a frame and is copied out of it.
+    Frame,
 }
 
 /// Timing of a redirection [NT §3.2].
