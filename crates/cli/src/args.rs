@@ -80,6 +80,9 @@ pub(crate) enum Command {
     /// Round trips between two nodes
     #[command(after_help = EXIT_CODES)]
     Ping(Ping),
+    /// Services of remote calls: which there are, and whether one answers
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Rpc(Rpc),
     /// Measure VMMC beside the limits of the machine and other transports
     #[command(after_help = EXIT_CODES)]
     Bench(Bench),
@@ -591,6 +594,47 @@ pub(crate) struct Ping {
     #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
     /// Give up on one round trip after this long, milliseconds
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) timeout_ms: u64,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What about services.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Rpc {
+    /// Services of a node on this machine, with their processes and clients
+    List(RpcList),
+    /// Time of a call that the service answers by itself
+    Ping(RpcPing),
+}
+
+/// Which services.
+#[derive(Args, Debug)]
+pub(crate) struct RpcList {
+    /// The node [default: this user's]
+    pub(crate) node: Option<String>,
+    /// Which node, by option.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which service to call.
+#[derive(Args, Debug)]
+pub(crate) struct RpcPing {
+    /// The service, as SERVICE or NODE/SERVICE, where NODE is a name or address:port
+    pub(crate) service: String,
+    /// Which node calls.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Calls
+    #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// Give up on one call after this long, milliseconds
     #[arg(long, default_value_t = 5000)]
     pub(crate) timeout_ms: u64,
     /// Print one JSON object instead of lines

@@ -14,6 +14,7 @@ pub(crate) mod node;
 mod node_log;
 pub(crate) mod ping;
 mod program;
+pub(crate) mod rpc;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod sockets;

@@ -71,6 +71,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Supervise { node, export, kept, .. } => commands::supervise::run(&node, &export, kept),
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
+        Command::Rpc(rpc) => commands::rpc::run(&rpc),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Exec(exec) => commands::exec::run(&exec),
         Command::Sockets(sockets) => commands::sockets::run(&sockets),

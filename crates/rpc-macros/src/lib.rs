@@ -300,11 +300,12 @@ fn is_named(input: &FnArg, name: Option<&Ident>) -> bool {
     matches!((&*input.pat, name), (Pat::Ident(pattern), Some(name)) if pattern.ident == *name)
 }
 
-/// FNV-1a of what was written, but for white space, folded to 16 bits.
+/// FNV-1a of what was written, but for white space, folded to 16 bits. Never 0, which no service
+/// has.
 fn number_of(signature: &str) -> u16 {
     let bytes = signature.bytes().filter(|byte| !byte.is_ascii_whitespace());
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    (hash >> 16) as u16 ^ hash as u16
+    ((hash >> 16) as u16 ^ hash as u16).max(1)
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ use vmmc_host::os::RandomWords;
 use vmmc_host::{Deadline, Nanos};
 
 /// How the names of endpoints for calls begin.
-pub(crate) const SERVICE_PREFIX: &str = "rpc.";
+#[doc(hidden)]
+pub const SERVICE_PREFIX: &str = "rpc.";
 /// How the names of endpoints for answers begin.
 pub(crate) const ANSWERS_PREFIX: &str = "rpc-answers.";
 

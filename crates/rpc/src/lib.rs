@@ -91,10 +91,16 @@ mod typed;
 mod wire;
 
 pub use call::Call;
+#[doc(hidden)]
+pub use client::SERVICE_PREFIX;
 pub use client::{Answer, Bulk, Client, ClientBuilder, Pending, Request, Then};
 pub use error::{RpcError, ServeError};
 pub use server::{Server, ServerBuilder, ServerCounts};
 pub use typed::{Reply, Typed};
+
+/// Number of the method that no service has: the server answers a call of it with
+/// [`RpcError::NoMethod`], without its handler.
+pub const PING_METHOD: u16 = 0;
 #[doc(hidden)]
 pub use typed::{bulk_of, decode, encode};
 pub use vmmc_rpc_macros::service;

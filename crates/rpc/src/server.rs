@@ -9,6 +9,7 @@
 //! that find no room wait in their link. Whatever a caller sends costs it its own calls at most.
 //! Source: [GMS §3] server threads.
 
+use crate::PING_METHOD;
 use crate::admission::{Admission, Admitted, Name, Turn, Withdrawal};
 use crate::call::{BulkArgument, Call};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
@@ -17,7 +18,7 @@ use crate::error::{RpcError, ServeError};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, share_allows};
 use crate::link::{Asker, Link};
-use crate::wire::{Message, Origin, Request, Status, VERSION};
+use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -81,8 +82,6 @@ pub(crate) struct Shared {
     admission: Mutex<Admission<u64, u64>>,
     /// Servers that calls were passed on to, while they live.
     delegates: Mutex<HashMap<u64, Weak<Inner>>>,
-    /// By the number of each.
-    links: Mutex<HashMap<u64, Arc<Link>>>,
     queue: Mutex<VecDeque<Call>>,
     queued: Condvar,
     stop: AtomicBool,
@@ -161,7 +160,6 @@ impl ServerBuilder {
             session,
             admission: Mutex::new(Admission::new(queue)),
             delegates: Mutex::default(),
-            links: Mutex::default(),
             queue: Mutex::default(),
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
@@ -276,10 +274,6 @@ impl Shared {
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Call>> {
         self.queue.lock().expect("no panic while the lock is held")
-    }
-
-    fn links(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
-        self.links.lock().expect("no panic while the lock is held")
     }
 
     /// Its handler has answered a call.
@@ -410,7 +404,8 @@ impl Serving {
         let from = message.from();
         let sender = (from.session, from.process.0, from.import.to_u64());
         match Message::decode(message.control()) {
-            Some(Message::Hello { version, uid, endpoint }) => self.greet(from, sender, version, uid, endpoint),
+            // A caller of another version learns ours by the welcome.
+            Some(Message::Hello { uid, endpoint, .. }) => self.greet(from, sender, uid, endpoint),
             Some(Message::Request { head, body }) => {
                 let Some(link) = self.by_sender.get(&sender).cloned() else { return self.misbehaved() };
                 let Some(body) = split(head.arguments, body, frame, 0) else { return self.misbehaved() };
@@ -449,14 +444,13 @@ impl Serving {
     }
 
     /// A caller introduces itself.
-    fn greet(&mut self, from: Sender, sender: (u32, u32, u64), _version: u16, uid: u32, endpoint: &str) {
+    fn greet(&mut self, from: Sender, sender: (u32, u32, u64), uid: u32, endpoint: &str) {
         if !is_answers(endpoint) {
             return self.misbehaved();
         }
         let Ok(Some(node)) = self.shared.session.node_of(from) else { return };
         let origin = Origin { node, endpoint: endpoint.to_string(), uid };
         if let Some(link) = self.link_to(origin, (sender.0, sender.1), None) {
-            // It says who is here; a caller of another version says so itself.
             link.welcome(VERSION);
             self.by_sender.insert(sender, link);
         }
@@ -476,12 +470,15 @@ impl Serving {
         if !self.connecting.ask(&link) {
             return None;
         }
-        self.shared.links().insert(link.number, link.clone());
         self.by_origin.insert(origin, link.clone());
         Some(link)
     }
 
     fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: (Vec<u8>, BulkArgument)) {
+        if head.method == PING_METHOD {
+            link.answer(head.id, Status::NoMethod, b"", None);
+            return;
+        }
         let now = self.shared.now();
         let deadline = Deadline(now + head.left);
         let call = Call::new(self.shared.clone(), link, head, deadline, from, body);
@@ -505,7 +502,7 @@ impl Serving {
         }
     }
 
-    fn withdraw(&self, link: &Link, id: crate::wire::CallId) {
+    fn withdraw(&self, link: &Link, id: CallId) {
         let withdrawal = self.shared.admission().withdraw(&(link.number, id));
         if let Withdrawal::Passed(to) = withdrawal {
             if let Some(to) = self.delegate(to) {
@@ -545,7 +542,6 @@ impl Serving {
         let dead: Vec<Arc<Link>> = self.by_origin.values().filter(|link| link.is_dead()).cloned().collect();
         for link in &dead {
             self.by_origin.remove(&link.origin);
-            self.shared.links().remove(&link.number);
             self.shared.admission().caller_lost(&link.number);
         }
         if !dead.is_empty() {
@@ -574,23 +570,26 @@ impl Serving {
             self.shared.delegates.lock().expect("no panic while the lock is held").remove(&number);
             let lost = self.shared.admission().delegate_lost(number);
             for (link, id) in lost {
-                if let Some(link) = self.shared.links().get(&link).cloned() {
-                    link.answer(id, Status::DelegateLost, why.as_bytes(), None);
-                }
+                self.tell_lost(link, id, why.as_bytes());
             }
         }
     }
 }
 
 impl Serving {
+    /// Tells a caller that a call which was passed on has no answer.
+    fn tell_lost(&self, link: u64, id: CallId, why: &[u8]) {
+        if let Some(link) = self.by_origin.values().find(|of| of.number == link) {
+            link.answer(id, Status::DelegateLost, why, None);
+        }
+    }
+
     /// Tells callers whom a server that has their call cannot reach.
     fn tell_undelivered(&self, number: u64, delegate: &Inner) {
         for (id, why) in delegate.undelivered() {
             let calls = self.shared.admission().undelivered(number, id);
             for (link, id) in calls {
-                if let Some(link) = self.shared.links().get(&link).cloned() {
-                    link.answer(id, Status::DelegateLost, &why, None);
-                }
+                self.tell_lost(link, id, &why);
             }
         }
     }
