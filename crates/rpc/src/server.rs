@@ -421,9 +421,14 @@ impl Serving {
                 let at = (bytes.len() - rest.len()) as u64;
                 let Some(body) = split(head.arguments, b"", Some(frame), at) else { return self.misbehaved() };
                 let via = self.by_sender.get(&sender).cloned();
-                match self.link_to(origin, (sender.0, sender.1), via) {
+                match self.link_to(origin, (sender.0, sender.1), via.clone()) {
                     Some(link) => self.admit(link, head, from, body),
-                    None => self.shared.counts.add(Count::Busy),
+                    None => {
+                        self.shared.counts.add(Count::Busy);
+                        // Who passed it on tells the caller.
+                        let why = b"it has no room for more callers";
+                        via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why, None));
+                    }
                 }
             }
             Some(Message::Cancel { id }) => {
@@ -452,6 +457,8 @@ impl Serving {
         let origin = Origin { node, endpoint: endpoint.to_string(), uid };
         if let Some(link) = self.link_to(origin, (sender.0, sender.1), None) {
             link.welcome(VERSION);
+            // A caller that comes again has left its former channel.
+            self.by_sender.retain(|_, of| of.number != link.number);
             self.by_sender.insert(sender, link);
         }
     }
