@@ -384,22 +384,18 @@ pub enum TokenError {
         /// Buffers.
         count: u64,
     },
-    /// They are not this process's, or there are no keys.
-    #[error("endpoint {endpoint:?}: {error}")]
-    Access {
-        /// Name of the endpoint.
-        endpoint: String,
+    /// They are not this process's.
+    #[error("{0}")]
+    Access(AccessError),
+    /// Tokens need keys that nobody guesses.
+    #[error("the kernel gives no random bytes ({why}); make /dev/urandom readable")]
+    NoKeys {
         /// Why.
-        error: AccessError,
+        why: std::io::ErrorKind,
     },
     /// Senders died in mid-payload and left too few, and more could not be made.
-    #[error("endpoint {endpoint:?}: {error}")]
-    Table {
-        /// Name of the endpoint.
-        endpoint: String,
-        /// Why.
-        error: Box<ExportError>,
-    },
+    #[error("{0}")]
+    Table(Box<ExportError>),
 }
 
 /// Why an export could not be ended in the regular way. The export is gone from the caller's view
@@ -652,12 +648,6 @@ pub enum AccessError {
     NoRecord {
         /// Bytes of records before it.
         at: u64,
-    },
-    /// Tokens need keys that nobody guesses.
-    #[error("the kernel gives no random bytes ({why}); make /dev/urandom readable")]
-    NoKeys {
-        /// Why.
-        why: std::io::ErrorKind,
     },
     /// The memory belongs to the session of the parent process.
     #[error(

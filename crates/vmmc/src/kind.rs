@@ -193,8 +193,9 @@ impl Kind for TokenError {
         match self {
             TokenError::None { .. } => ErrorKind::Invalid,
             TokenError::InUse { .. } => ErrorKind::Full,
-            TokenError::Access { error, .. } => error.kind(),
-            TokenError::Table { error, .. } => error.kind(),
+            TokenError::Access(error) => error.kind(),
+            TokenError::NoKeys { .. } => ErrorKind::System,
+            TokenError::Table(error) => error.kind(),
         }
     }
 }
@@ -268,7 +269,6 @@ impl Kind for AccessError {
             AccessError::OutOfBounds { .. } => ErrorKind::OutOfBounds,
             AccessError::Misaligned { .. } => ErrorKind::Misaligned,
             AccessError::NoRecord { .. } => ErrorKind::Invalid,
-            AccessError::NoKeys { .. } => ErrorKind::System,
             AccessError::Forked { .. } => ErrorKind::Forked,
         }
     }

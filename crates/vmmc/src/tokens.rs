@@ -224,25 +224,27 @@ impl TokenTable {
     /// A free buffer, with a new token. None: all are in use.
     ///
     /// # Errors
-    /// [`AccessError::Forked`]. [`AccessError::NoKeys`]: the kernel gives no random bytes.
-    pub fn arm(&self) -> Result<Option<TokenBuffer>, AccessError> {
+    /// [`TokenError::Access`]: the process was forked. [`TokenError::NoKeys`]: the kernel gives no
+    /// random bytes.
+    pub fn arm(&self) -> Result<Option<TokenBuffer>, TokenError> {
         let table = &self.table;
+        let word = |at: u64| table.export.word(at).map_err(TokenError::Access);
         // Not in the child of a fork, which would arm the parent's.
-        table.export.word(0)?;
+        word(0)?;
         let mut places = table.places();
         if places.free.is_empty() {
             table.reclaim(&mut places);
         }
         // Only the two lowest bits count for nothing.
-        let key = places.keys.next().map_err(|e| AccessError::NoKeys { why: e.kind() })? & !3;
+        let key = places.keys.next().map_err(|e| TokenError::NoKeys { why: e.kind() })? & !3;
         let Some(index) = places.free.pop() else { return Ok(None) };
         drop(places);
         let buffer = TokenBuffer { table: table.clone(), index, key };
         let words = [0, 0, table.buffer_at(index), table.bytes];
-        for (at, word) in (1u64..).zip(words) {
-            table.export.word(table.entry(index) + 8 * at)?.store(word, Ordering::Relaxed);
+        for (at, value) in (1u64..).zip(words) {
+            word(table.entry(index) + 8 * at)?.store(value, Ordering::Relaxed);
         }
-        table.export.word(table.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
+        word(table.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
         Ok(Some(buffer))
     }
 }
@@ -301,10 +303,9 @@ impl TokenPool {
     /// [`TokenError`].
     pub fn arm(&self) -> Result<TokenBuffer, TokenError> {
         let endpoint = || self.endpoint.clone();
-        let access = |error| TokenError::Access { endpoint: endpoint(), error };
         let mut tables = self.tables();
         let table = tables.last().expect("it was made with one");
-        if let Some(buffer) = table.arm().map_err(access)? {
+        if let Some(buffer) = table.arm()? {
             return Ok(buffer);
         }
         let (count, bytes) = (table.count(), table.buffer_bytes());
@@ -313,9 +314,9 @@ impl TokenPool {
         }
         // Senders that died in mid-payload have it: a new one is in its place.
         let table = self.session.token_table(count, bytes).access(self.access.clone()).create();
-        let table = table.map_err(|error| TokenError::Table { endpoint: endpoint(), error: Box::new(error) })?;
+        let table = table.map_err(|error| TokenError::Table(Box::new(error)))?;
         tables.retain(|table| Arc::strong_count(&table.table) > 1);
-        let armed = table.arm().map_err(access)?;
+        let armed = table.arm()?;
         tables.push(table);
         Ok(armed.expect("all of it is free"))
     }
