@@ -544,7 +544,7 @@ impl Inner {
     ) -> Result<(), RpcError> {
         let origin = origin.encode();
         let control = Message::Forward { head }.encode();
-        let sent = self.to().send_within(control.bytes(), Gather(&[&origin, arguments, bulk]), head.left);
+        let sent = self.to().send_within(control.bytes(), Gather(&[&origin[..], arguments, bulk]), head.left);
         sent.map_err(|error| self.not_sent(error, head.left))
     }
 
