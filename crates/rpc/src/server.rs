@@ -111,6 +111,11 @@ impl Counts {
     fn add(&self, which: Count) {
         self.0[which as usize].fetch_add(1, Ordering::Relaxed);
     }
+
+    /// It did not come to that.
+    fn take_back(&self, which: Count) {
+        self.0[which as usize].fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 type Handler = Arc<dyn Fn(Call) + Send + Sync>;
@@ -298,12 +303,12 @@ impl Shared {
         if !self.admission().pass_on(call, number) {
             return Err(RpcError::TooManyCalls { service: to.service().to_string() });
         }
-        let sent = send();
-        match &sent {
-            Ok(()) => self.counts.add(Count::PassedOn),
-            Err(_) => self.admission().take_back(call),
-        }
-        sent
+        // First, so that whoever has the answer finds it counted.
+        self.counts.add(Count::PassedOn);
+        send().inspect_err(|_| {
+            self.counts.take_back(Count::PassedOn);
+            self.admission().take_back(call);
+        })
     }
 
     /// A thread of the pool.

@@ -163,7 +163,7 @@ fn servers_that_are_killed_in_mid_call_are_an_error_in_time_and_their_successors
             assert!(told < TOLD, "{told:?}");
             assert_eq!(client.outstanding(), 0);
         }
-        assert!(done > 20, "{done} calls were answered before");
+        assert!(done > 5, "{done} calls were answered before");
     }
 }
 
@@ -188,7 +188,7 @@ fn clients_that_are_killed_in_mid_call_cost_others_nothing() {
             }
             over.store(true, Ordering::Relaxed);
         });
-        assert!(calls.load(Ordering::Relaxed) > 50);
+        assert!(calls.load(Ordering::Relaxed) > 20);
         let counts = server.counts();
         assert_eq!((counts.misbehaved, counts.panicked), (0, 0), "{counts:?}");
     }
@@ -235,6 +235,6 @@ fn delegates_that_are_killed_in_mid_call_are_an_error_in_time() {
             kill.join().unwrap();
         });
     }
-    assert!(done > 20 && lost == 12, "{done} were answered, {lost} were lost");
+    assert!(done > 5 && lost == 12, "{done} were answered, {lost} were lost");
     assert_eq!(client.outstanding(), 0);
 }
