@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
-    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
+    BOARD_POLL_EVERY, BOARD_TRUSTED, LOOKS_A_CLOCK, QUICK_LOOKS, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
     ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
     REAPED_AT_ONCE,
 };
@@ -34,6 +34,7 @@ pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 use frame::Frames;
 use layout::{Call, Head, Payload, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -84,6 +85,8 @@ pub struct Endpoint {
     turn: usize,
     /// Polls since the board was polled.
     polls: u32,
+    /// Looks of waits since the clock was read.
+    looks: Cell<u32>,
     all_polled_at: Nanos,
     reaped_at: Nanos,
     /// The sender that is next to be asked for.
@@ -226,6 +229,7 @@ impl EndpointBuilder {
             polled: Vec::new(),
             turn: 0,
             polls: 0,
+            looks: Cell::new(0),
             all_polled_at,
             reaped_at: all_polled_at,
             reap_next: 0,
@@ -273,6 +277,7 @@ impl Channel {
     }
 
     /// Takes the next message, which is there. None: what is there is none.
+    #[inline]
     fn take(&mut self, shape: Shape, tokens: Option<&TokenPool>) -> Option<Message> {
         let end = slot_end(self.taken);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
@@ -327,15 +332,29 @@ impl Endpoint {
     /// # Errors
     /// [`AccessError`]: this process was forked, or has written into what is the node's.
     pub fn poll(&mut self) -> Result<Option<Message>, AccessError> {
+        Ok(self.find()?.and_then(|at| self.take(at)))
+    }
+
+    /// A sender whose next message is there.
+    #[inline]
+    fn find(&mut self) -> Result<Option<usize>, AccessError> {
         // Not in the child of a fork, which would take the parent's.
         self.board.word(0)?;
-        if let Some(message) = self.poll_senders() {
-            return Ok(Some(message));
-        }
+        let found = self.find_polled();
         self.polls += 1;
-        if self.polls < BOARD_POLL_EVERY && !self.polled.is_empty() && self.watched.is_none() {
-            return Ok(None);
+        // Senders that are polled do not hold up those that are not, nor those that connect.
+        let is_time = self.polls >= BOARD_POLL_EVERY;
+        if !is_time && (found.is_some() || !self.polled.is_empty() && self.watched.is_none()) {
+            return Ok(found);
         }
+        self.poll_others()?;
+        Ok(found.or_else(|| self.find_polled()))
+    }
+
+    /// Everything but the senders that are polled one by one: who of the others has sent, connects,
+    /// or is gone.
+    #[inline(never)]
+    fn poll_others(&mut self) -> Result<(), AccessError> {
         if let Some(watched) = &self.watched {
             // From here on what comes makes the descriptor readable. Then all that has come before
             // is looked for.
@@ -349,12 +368,13 @@ impl Endpoint {
         self.session.core().step();
         self.accept()?;
         self.poll_board();
-        self.poll_all_now_and_then();
-        self.reap();
+        let now = self.session.core().waiting.waiter.now();
+        self.poll_all_now_and_then(now);
+        self.reap(now);
         if self.watched.is_some() {
             self.set_all_quiet();
         }
-        Ok(self.poll_senders())
+        Ok(())
     }
 
     /// A free buffer for a payload by token. Its [token](TokenBuffer::token) goes to whoever is to
@@ -417,27 +437,60 @@ impl Endpoint {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<Message, WaitError> {
-        self.wait_unless(deadline, || false).map(|message| message.expect("nothing stops it"))
+        loop {
+            let at = self.wait_unless(deadline, || false)?.expect("nothing stops it");
+            if let Some(message) = self.take(at) {
+                return Ok(message);
+            }
+        }
     }
 
-    /// None: it was stopped, and somebody has kicked the session's waits.
-    fn wait_unless(&mut self, deadline: Deadline, stopped: impl Fn() -> bool) -> Result<Option<Message>, WaitError> {
-        let core = self.session.core().clone();
-        let start = core.waiting.waiter.now();
+    /// A sender whose next message is there, once there is one. None: it was stopped, and somebody
+    /// has kicked the session's waits.
+    #[inline]
+    fn wait_unless(&mut self, deadline: Deadline, stopped: impl Fn() -> bool) -> Result<Option<usize>, WaitError> {
+        let mut start = None;
         loop {
             if stopped() {
                 return Ok(None);
             }
-            if let Some(message) = self.poll()? {
-                return Ok(Some(message));
+            if let Some(at) = self.find()? {
+                return Ok(Some(at));
             }
-            core.wait_word(deadline, || (stopped() || self.has_something()).then_some(())).map_err(|end| {
-                let what = format!("wait for a message to endpoint {:?}", self.name);
-                core.wait_error(end, &what, core.waiting.waiter.now().since(start))
-            })?;
-            // Whatever was found: the next poll looks everywhere.
+            if !self.look_quickly() {
+                self.wait_for_something(deadline, &mut start, &stopped)?;
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for_something(
+        &mut self,
+        deadline: Deadline,
+        start: &mut Option<Nanos>,
+        stopped: &impl Fn() -> bool,
+    ) -> Result<(), WaitError> {
+        let core = self.session.core().clone();
+        let start = *start.get_or_insert_with(|| core.waiting.waiter.now());
+        core.wait_word(deadline, || (stopped() || self.has_something()).then_some(())).map_err(|end| {
+            let what = format!("wait for a message to endpoint {:?}", self.name);
+            core.wait_error(end, &what, core.waiting.waiter.now().since(start))
+        })?;
+        if !self.has_message() {
+            // Something else was found: the next poll looks everywhere.
             self.polls = BOARD_POLL_EVERY;
         }
+        Ok(())
+    }
+
+    /// The beginning of a wait: an answer from another core comes before a wait is set up that can
+    /// also sleep. Not where this thread has to step the node meanwhile.
+    fn look_quickly(&self) -> bool {
+        let looks = if self.core().waiting.waiter.steps() { 0 } else { QUICK_LOOKS };
+        (0..looks).any(|_| {
+            std::hint::spin_loop();
+            self.has_message()
+        })
     }
 
     /// Runs a handler on a thread of its own for every message.
@@ -471,8 +524,8 @@ impl Endpoint {
         let stopped = stop.clone();
         let run = move || {
             let stopped = || stopped.load(Ordering::Acquire);
-            while let Ok(Some(message)) = self.wait_unless(Deadline(Nanos::MAX), stopped) {
-                handler(message);
+            while let Ok(Some(at)) = self.wait_unless(Deadline(Nanos::MAX), stopped) {
+                self.take(at).into_iter().for_each(&mut handler);
             }
             self
         };
@@ -488,10 +541,16 @@ impl Endpoint {
 
     /// Whether there is something to do, as far as memory tells.
     pub(crate) fn has_something(&self) -> bool {
-        self.polled().any(Channel::has_message)
+        self.has_message()
             || self.calls.has_record()
             || self.board_words().any(|(word, mark)| word != mark)
-            || self.is_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
+            || self.may_be_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
+    }
+
+    /// Whether there is a message of a sender that is polled.
+    #[inline]
+    fn has_message(&self) -> bool {
+        self.polled().any(Channel::has_message)
     }
 
     fn polled(&self) -> impl Iterator<Item = &Channel> {
@@ -508,32 +567,49 @@ impl Endpoint {
         self.board.word(at * 8).expect("the board has a byte for each sender").load(Ordering::Acquire)
     }
 
-    fn is_time_for_all(&self) -> bool {
-        self.session.core().waiting.waiter.now().since(self.all_polled_at) >= BOARD_TRUSTED
+    fn is_time_for_all(&self, now: Nanos) -> bool {
+        now.since(self.all_polled_at) >= BOARD_TRUSTED
     }
 
-    fn poll_senders(&mut self) -> Option<Message> {
+    /// The same for a wait, which looks often: not every look reads the clock.
+    fn may_be_time_for_all(&self) -> bool {
+        let looks = (self.looks.get() + 1) % LOOKS_A_CLOCK;
+        self.looks.set(looks);
+        looks == 0 && self.is_time_for_all(self.session.core().waiting.waiter.now())
+    }
+
+    #[inline]
+    fn find_polled(&mut self) -> Option<usize> {
         let count = self.polled.len();
-        for step in 0..count {
-            let turn = (self.turn + step) % count;
-            let at = self.polled[turn];
-            let Some(channel) = self.senders[at].as_mut() else { continue };
-            if !channel.has_message() {
-                channel.empty += 1;
-                continue;
+        for _ in 0..count {
+            if self.turn >= count {
+                self.turn = 0;
             }
-            channel.empty = 0;
-            self.turn = turn + 1;
-            let Some(message) = channel.take(self.shape, self.tokens.as_ref()) else {
-                self.counts.misbehaved += 1;
-                self.remove(at);
-                return None;
-            };
-            self.counts.messages += 1;
-            return Some(message);
+            let at = self.polled[self.turn];
+            self.turn += 1;
+            let Some(channel) = self.senders[at].as_mut() else { continue };
+            if channel.has_message() {
+                channel.empty = 0;
+                return Some(at);
+            }
+            channel.empty += 1;
         }
         self.sweep();
         None
+    }
+
+    /// Takes the next message of a sender, which is there. None: what is there is none.
+    #[inline]
+    fn take(&mut self, at: usize) -> Option<Message> {
+        let channel = self.senders[at].as_mut()?;
+        let message = channel.take(self.shape, self.tokens.as_ref());
+        if message.is_some() {
+            self.counts.messages += 1;
+        } else {
+            self.counts.misbehaved += 1;
+            self.remove(at);
+        }
+        message
     }
 
     /// No sender is polled one by one any more: each marks the board, and notifies.
@@ -606,11 +682,11 @@ impl Endpoint {
     }
 
     /// A hostile sender can take marks of others off the board.
-    fn poll_all_now_and_then(&mut self) {
-        if !self.is_time_for_all() {
+    fn poll_all_now_and_then(&mut self, now: Nanos) {
+        if !self.is_time_for_all(now) {
             return;
         }
-        self.all_polled_at = self.session.core().waiting.waiter.now();
+        self.all_polled_at = now;
         for at in 0..self.senders.len() {
             if self.senders[at].as_ref().is_some_and(Channel::has_message) {
                 self.poll_from_now(at);
@@ -620,8 +696,7 @@ impl Endpoint {
 
     /// Forgets senders whose process has died: the node has ended their imports. Those that have
     /// not imported their channel by the second time have died before, or have given up.
-    fn reap(&mut self) {
-        let now = self.session.core().waiting.waiter.now();
+    fn reap(&mut self, now: Nanos) {
         if self.senders.is_empty() || now.since(self.reaped_at) < REAP_EVERY {
             return;
         }

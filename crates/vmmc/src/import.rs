@@ -323,6 +323,18 @@ impl Import {
         }
     }
 
+    /// Sends bytes, and then says what a word of the export is, if this process maps it: see
+    /// [`Mapped::send_then_load`].
+    #[inline]
+    pub(crate) fn send_then_load(&self, offset: u64, data: &[u8], word: u64) -> Result<Option<u64>, TransferError> {
+        match &self.mapped {
+            Some(mapped) if self.shared.rights.contains(Rights::READ | Rights::WRITE) => {
+                mapped.send_then_load(offset, data, word).map(Some).map_err(|fault| self.shared.fault(fault))
+            }
+            _ => self.send_bytes(offset, data).map(|()| None),
+        }
+    }
+
     pub(crate) fn send_source<'a>(
         &self,
         offset: u64,

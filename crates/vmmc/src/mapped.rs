@@ -11,7 +11,7 @@ use crate::limits::SHARED_LANE;
 use crate::peers::Peer;
 use crate::source::Piece;
 use crate::trace::Tracer;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
@@ -242,6 +242,19 @@ impl Mapped {
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sent(data.len() as u64);
             Ok(())
+        })
+    }
+
+    /// Deliberate update, and then what a word of the exporter is, which may have changed before
+    /// the exporter could see the update.
+    #[inline]
+    pub(crate) fn send_then_load(&self, offset: u64, data: &[u8], word: u64) -> Result<u64, Fault> {
+        self.store_through(|count: Meter<'_>| {
+            self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
+            self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
+            count.sent(data.len() as u64);
+            fence(Ordering::SeqCst);
+            Ok(self.region.word(word)?.load(Ordering::Acquire))
         })
     }
 

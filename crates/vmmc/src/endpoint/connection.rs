@@ -17,7 +17,6 @@ use crate::session::Session;
 use crate::source::Source;
 use crate::tokens::PayloadToken;
 use std::collections::VecDeque;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
 use vmmc_host::{Deadline, Nanos};
@@ -349,26 +348,23 @@ impl Connection {
         token: Option<(PayloadToken, u64)>,
     ) -> Result<(), TransferError> {
         let image = Image::new(control, head, token, self.sent + 1);
-        self.channel.send(slot_end(self.sent) - head.slot_bytes(), image.bytes())?;
+        let quiet = self.channel.send_then_load(slot_end(self.sent) - head.slot_bytes(), image.bytes(), QUIET)?;
         self.sent += 1;
         if let Payload::Frame(index, _) = head.payload {
             self.used ^= 1 << index;
         }
-        self.mark_board()
+        match quiet {
+            Some(0) => Ok(()),
+            quiet => self.mark_board(quiet.is_some()),
+        }
     }
 
-    /// Marks the board if the owner does not poll this channel. A mapped sender sees whether it
-    /// does. Another one would wait for the answer: it takes the owner for one that polls a channel
-    /// for a moment after a mark. What it is wrong about the owner finds when it polls all senders.
-    fn mark_board(&mut self) -> Result<(), TransferError> {
-        if self.channel.as_ptr().is_some() {
-            fence(Ordering::SeqCst);
-            let mut quiet = [0; 8];
-            self.channel.fetch(QUIET, &mut quiet[..])?;
-            if quiet == [0; 8] {
-                return Ok(());
-            }
-        } else if !self.notify {
+    /// Marks the board, for the owner may not poll this channel. A mapped sender has seen that it
+    /// does not. Another one would wait for the answer: it takes the owner for one that polls a
+    /// channel for a moment after a mark. What it is wrong about the owner finds when it polls all
+    /// senders.
+    fn mark_board(&mut self, seen: bool) -> Result<(), TransferError> {
+        if !seen && !self.notify {
             let now = self.session.core().waiting.waiter.now();
             if now.since(self.marked_at) < MARK_AGAIN_AFTER {
                 return Ok(());

@@ -123,6 +123,25 @@ pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: 
     }
 }
 
+pub(crate) fn a_sender_without_a_pause_holds_up_nobody_who_connects(nodes: &dyn Nodes) {
+    let owner = nodes.attach(0);
+    let mut endpoint = owner.endpoint("inbox").create().unwrap();
+    let sessions = [nodes.attach(0), nodes.attach(0)];
+    let mut first = connect(nodes, &mut endpoint, &sessions[0]);
+    // There is always a message to be found.
+    (0..32).for_each(|_| first.send(b"and on", b"").unwrap());
+    first.flush().unwrap();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| sessions[1].connect("inbox").wait(LONG).open());
+        while !opening.is_finished() {
+            first.send(b"and on", b"").unwrap();
+            assert_eq!(endpoint.wait().unwrap().control(), b"and on");
+        }
+        opening.join().unwrap().unwrap();
+    });
+    assert_eq!(endpoint.senders(), 2);
+}
+
 pub(crate) fn a_sender_that_was_silent_for_long_is_heard(nodes: &dyn Nodes) {
     let Ends { owner, mut endpoint, mut senders, .. } = ends(nodes);
     for round in 0..3u64 {

@@ -119,6 +119,7 @@ macro_rules! suite {
                 endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
                 endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
                 endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
+                endpoints: a_sender_without_a_pause_holds_up_nobody_who_connects,
                 endpoints: a_sender_that_was_silent_for_long_is_heard,
                 endpoints: senders_come_and_go_and_leave_no_place_behind,
                 endpoints: a_sender_that_dies_leaves_no_place_behind,
