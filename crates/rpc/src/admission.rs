@@ -9,7 +9,7 @@
 
 use crate::limits::FORWARDS_MAX;
 use crate::wire::CallId;
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use vmmc_host::Nanos;
@@ -84,21 +84,45 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
 
     /// A call has come.
     pub(crate) fn admit(&mut self, call: Name<C>, deadline: Nanos) -> Admitted {
-        let full = self.waiting >= self.queue_max;
+        self.place(call, deadline, Stage::Waiting)
+    }
+
+    /// A call has come, and it is its turn: no other waits. Unless its handler begins, it has left.
+    ///
+    /// # Errors
+    /// It was not admitted: [`Admitted::Again`].
+    pub(crate) fn admit_and_begin(&mut self, call: Name<C>, deadline: Nanos, now: Nanos) -> Result<Turn, Admitted> {
+        let late = (deadline <= now).then(|| call.clone());
+        match self.place(call, deadline, Stage::Running(false)) {
+            Admitted::Waits => {}
+            not => return Err(not),
+        }
+        Ok(match late {
+            Some(call) => {
+                self.calls.remove(&call);
+                Turn::Late
+            }
+            None => Turn::Begins,
+        })
+    }
+
+    fn place(&mut self, call: Name<C>, deadline: Nanos, stage: Stage<D>) -> Admitted {
+        let waits = stage == Stage::Waiting;
+        let full = waits && self.waiting >= self.queue_max;
         match self.calls.entry(call) {
             // It comes back from the server that it was passed on to, for another handler here.
             Entry::Occupied(mut place) if matches!(place.get().1, Stage::Forwarded(_)) && !full => {
-                place.insert((deadline, Stage::Waiting));
+                place.insert((deadline, stage));
                 self.forwards -= 1;
-                self.waiting += 1;
+                self.waiting += usize::from(waits);
                 Admitted::Waits
             }
             Entry::Occupied(place) if matches!(place.get().1, Stage::Forwarded(_)) => Admitted::Busy,
             Entry::Occupied(_) => Admitted::Again,
             Entry::Vacant(_) if full => Admitted::Busy,
             Entry::Vacant(place) => {
-                place.insert((deadline, Stage::Waiting));
-                self.waiting += 1;
+                place.insert((deadline, stage));
+                self.waiting += usize::from(waits);
                 Admitted::Waits
             }
         }

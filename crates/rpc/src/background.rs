@@ -51,11 +51,11 @@ fn run(inner: &Weak<Inner>) {
 impl Future for Pending {
     type Output = Result<Answer, RpcError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Err(error) = self.client.background() {
             return Poll::Ready(Err(error));
         }
-        match self.slot.take_or_wake(context.waker()) {
+        match self.collect_or_wake(context.waker()) {
             Some(outcome) => Poll::Ready(outcome),
             None => Poll::Pending,
         }

@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 use std::thread::Thread;
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
 }
 
 struct Known {
-    calls: Calls<Waits>,
+    calls: Calls<Waits, Outcome>,
     keys: RandomWords,
     /// When the server was last looked at.
     looked_at: Nanos,
@@ -92,7 +92,8 @@ struct Waits {
 }
 
 enum Sink {
-    Slot(Arc<Slot>),
+    /// Whoever made the call fetches the outcome; a future is woken.
+    Fetched(Option<Waker>),
     Then(Continuation),
 }
 
@@ -107,19 +108,6 @@ pub enum Then {
     Done,
     /// It could not run now, and has changed nothing: again later.
     NotNow,
-}
-
-#[derive(Default)]
-pub(crate) struct Slot {
-    done: AtomicBool,
-    filled: Mutex<Filled>,
-}
-
-#[derive(Default)]
-struct Filled {
-    outcome: Option<Outcome>,
-    /// Of a future that waits for it.
-    waker: Option<Waker>,
 }
 
 /// What a call gave.
@@ -194,10 +182,17 @@ pub struct Request<'a> {
 #[must_use = "dropping it withdraws the call"]
 pub struct Pending {
     pub(crate) client: Client,
+    call: Begun,
+    /// Whether the outcome has been fetched.
+    fetched: bool,
+}
+
+/// A call that is under way.
+#[derive(Clone, Copy)]
+struct Begun {
     id: CallId,
-    begun: Nanos,
+    at: Nanos,
     deadline: Deadline,
-    pub(crate) slot: Arc<Slot>,
 }
 
 impl ClientBuilder {
@@ -391,7 +386,8 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`RpcError`].
     pub fn call(self) -> Result<Answer, RpcError> {
-        self.start()?.wait()
+        let client = self.client;
+        client.inner.wait(self.begin(Sink::Fetched(None))?)
     }
 
     /// Calls, and does not wait.
@@ -399,12 +395,9 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`RpcError`]: the call was not made.
     pub fn start(self) -> Result<Pending, RpcError> {
-        let slot = Arc::new(Slot::default());
         let client = self.client.clone();
-        let begun = client.inner.now();
-        let deadline = Deadline(begun + self.timeout);
-        let id = self.begin(Sink::Slot(slot.clone()), deadline)?;
-        Ok(Pending { client, id, begun, deadline, slot })
+        let call = self.begin(Sink::Fetched(None))?;
+        Ok(Pending { client, call, fetched: false })
     }
 
     /// Calls, and has this run when the answer, or an error, is there: in a call of the client from
@@ -417,14 +410,15 @@ impl<'a> Request<'a> {
         self,
         continuation: impl FnMut(&mut Result<Answer, RpcError>) -> Then + Send + 'static,
     ) -> Result<(), RpcError> {
-        let deadline = self.client.inner.clock.deadline(self.timeout);
-        self.begin(Sink::Then(Box::new(continuation)), deadline).map(drop)
+        self.begin(Sink::Then(Box::new(continuation))).map(drop)
     }
 
-    fn begin(self, sink: Sink, deadline: Deadline) -> Result<CallId, RpcError> {
+    fn begin(self, sink: Sink) -> Result<Begun, RpcError> {
         let Request { client, method, arguments, bulk, wants_bulk, timeout } = self;
         let inner = &*client.inner;
         let service = || inner.service.clone();
+        let at = inner.now();
+        let deadline = Deadline(at + timeout);
         let buffer = if wants_bulk { Some(inner.arm()?) } else { None };
         let token = buffer.as_ref().map(TokenBuffer::token);
         let id = {
@@ -439,25 +433,40 @@ impl<'a> Request<'a> {
         if let Some(thread) = &*inner.background.lock().expect("no panic while the lock is held") {
             thread.unpark();
         }
-        Ok(id)
+        Ok(Begun { id, at, deadline })
     }
 }
 
 impl Pending {
     /// The outcome, if it is there. Takes answers that have come.
     pub fn poll(&mut self) -> Option<Result<Answer, RpcError>> {
-        if !self.slot.is_done() {
-            self.client.inner.poll();
-        }
-        self.slot.take()
+        let inner = &*self.client.inner;
+        let outcome = inner.collect(self.call.id).or_else(|| {
+            inner.poll();
+            inner.collect(self.call.id)
+        });
+        self.fetched = outcome.is_some();
+        outcome
     }
 
     /// Waits for the outcome until the deadline of the call.
     ///
     /// # Errors
     /// [`RpcError`].
-    pub fn wait(self) -> Result<Answer, RpcError> {
-        self.client.inner.wait(&self.slot, self.begun, self.deadline)
+    pub fn wait(mut self) -> Result<Answer, RpcError> {
+        self.fetched = true;
+        self.client.inner.wait(self.call)
+    }
+
+    /// Takes the outcome, or has this woken when it is there.
+    pub(crate) fn collect_or_wake(&mut self, waker: &Waker) -> Option<Outcome> {
+        let mut known = self.client.inner.known();
+        let outcome = known.calls.collect(self.call.id);
+        if let Some(Waits { sink: Sink::Fetched(place), .. }) = known.calls.get_mut(self.call.id) {
+            *place = Some(waker.clone());
+        }
+        self.fetched = outcome.is_some();
+        outcome
     }
 
     /// Withdraws the call: no handler begins that has not begun, and its bulk result reaches
@@ -467,43 +476,18 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let inner = &*self.client.inner;
-        if !self.slot.is_done() && inner.known().calls.end(self.id).is_some() {
-            inner.withdraw(self.id);
+        if self.fetched {
+            return;
         }
-    }
-}
-
-impl Slot {
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    fn take(&self) -> Option<Outcome> {
-        self.filled().outcome.take()
-    }
-
-    /// Takes the outcome, or has this woken when it is there.
-    pub(crate) fn take_or_wake(&self, waker: &Waker) -> Option<Outcome> {
-        let mut filled = self.filled();
-        let outcome = filled.outcome.take();
-        if outcome.is_none() {
-            filled.waker = Some(waker.clone());
+        let (inner, id) = (&*self.client.inner, self.call.id);
+        let (withdrawn, outcome) = {
+            let mut known = inner.known();
+            (known.calls.end(id), known.calls.collect(id))
+        };
+        drop(outcome);
+        if withdrawn.is_some() {
+            inner.withdraw(id);
         }
-        outcome
-    }
-
-    fn put(&self, outcome: Outcome) {
-        let mut filled = self.filled();
-        filled.outcome = Some(outcome);
-        let waker = filled.waker.take();
-        drop(filled);
-        self.done.store(true, Ordering::Release);
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    fn filled(&self) -> MutexGuard<'_, Filled> {
-        self.filled.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -522,10 +506,7 @@ impl Inner {
         let mut to = self.to();
         let len = arguments.len() + bulk.len();
         let sent = if len <= head.inline_bytes_max() {
-            let mut body = [0; 128];
-            body[..arguments.len()].copy_from_slice(arguments);
-            body[arguments.len()..len].copy_from_slice(bulk);
-            let control = Message::Request { head, body: &body[..len] }.encode();
+            let control = Message::Request { head, body: arguments }.encode_with(bulk);
             to.send_within(control.bytes(), b"", timeout)
         } else {
             let control = Message::Request { head, body: b"" }.encode();
@@ -588,29 +569,34 @@ impl Inner {
         self.run_ready();
     }
 
-    /// Waits until a slot is filled: takes answers, or lets another thread.
-    fn wait(&self, slot: &Slot, begun: Nanos, deadline: Deadline) -> Outcome {
-        let mut until = Deadline(begun + LIVENESS_EVERY).min(deadline);
+    /// Takes the outcome of a call, if it is there.
+    fn collect(&self, id: CallId) -> Option<Outcome> {
+        self.known().calls.collect(id)
+    }
+
+    /// Waits until a call has its outcome: takes answers, or lets another thread.
+    fn wait(&self, Begun { id, at, deadline }: Begun) -> Outcome {
+        let mut until = Deadline(at + LIVENESS_EVERY).min(deadline);
         loop {
             match self.answers.try_lock() {
                 Ok(mut answers) => {
-                    let failed = self.receive(&mut answers, slot, until);
+                    let failed = self.receive(&mut answers, id, until);
                     drop(answers);
                     self.pass_turn();
                     if let Some(error) = failed {
                         self.lose(|service| RpcError::Wait { service, error: error.clone() });
                     }
                 }
-                Err(_) => self.follow(slot, until),
+                Err(_) => self.follow(id, until),
             }
-            let done = slot.is_done();
+            let outcome = self.collect(id);
             // While answers come, the clock is looked at now and then.
-            if !done || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
+            if outcome.is_none() || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
                 self.unlooked.store(0, Ordering::Relaxed);
                 self.tend();
             }
             self.run_ready();
-            if let Some(outcome) = slot.take() {
+            if let Some(outcome) = outcome {
                 return outcome;
             }
             until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
@@ -645,39 +631,44 @@ impl Inner {
                 }
             }
             // Another thread takes them.
-            Err(_) => self.follow(&Slot::default(), until),
+            Err(_) => self.follow(NO_CALL, until),
         }
         self.tend();
         self.run_ready();
     }
 
-    /// Takes answers until a slot is filled, or this time.
-    fn receive(&self, answers: &mut Endpoint, slot: &Slot, until: Deadline) -> Option<WaitError> {
-        while !slot.is_done() {
-            match answers.wait_by(until) {
+    /// Takes answers until a call has its outcome, or a continuation is to run, or this time.
+    fn receive(&self, answers: &mut Endpoint, id: CallId, until: Deadline) -> Option<WaitError> {
+        // Another thread may have taken it just before it passed the turn.
+        if self.known().calls.is_done(id) {
+            return None;
+        }
+        loop {
+            let taken = match answers.wait_by(until) {
                 Ok(message) => self.take(message),
                 Err(WaitError::TimedOut { .. }) => return None,
                 Err(error) => return Some(error),
-            }
-            if !self.ready().is_empty() {
-                return None;
+            };
+            match taken {
+                Taken::Outcome(of) if of != id => {}
+                Taken::Nothing => {}
+                Taken::Outcome(_) | Taken::Continuation => return None,
             }
         }
-        None
     }
 
     /// Waits while another thread takes answers.
-    fn follow(&self, slot: &Slot, until: Deadline) {
+    fn follow(&self, id: CallId, until: Deadline) {
         self.followers.fetch_add(1, Ordering::SeqCst);
         let turn = self.turn.lock().expect("no panic while the lock is held");
-        if !slot.is_done() && self.answers.try_lock().is_err() {
+        if !self.known().calls.is_done(id) && self.answers.try_lock().is_err() {
             let left = until.left(self.now()).unwrap_or_default();
             let _ = self.turned.wait_timeout(turn, left);
         }
         self.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes those that wait for a slot, or for their turn to take answers.
+    /// Wakes those that wait for an outcome, or for their turn to take answers.
     fn pass_turn(&self) {
         if self.followers.load(Ordering::SeqCst) > 0 {
             drop(self.turn.lock().expect("no panic while the lock is held"));
@@ -686,34 +677,52 @@ impl Inner {
     }
 
     /// An answer, or something that is none.
-    fn take(&self, message: vmmc::Message) {
-        let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else { return };
-        let Some(waits) = self.known().calls.end(id) else {
-            if status == Status::DelegateLost {
-                let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
-                if undelivered.len() < CALLS_MAX {
-                    let why = message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec());
-                    undelivered.push((id, why));
-                }
-            }
-            return;
+    fn take(&self, message: vmmc::Message) -> Taken {
+        let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else {
+            return Taken::Nothing;
         };
-        let Waits { method, buffer, sink, .. } = waits;
+        let mut settled = Settled::default();
+        let found = self.known().calls.settle(id, |waits| {
+            let outcome = self.outcome(&message, status, body, waits.method, waits.buffer);
+            settled.sort(waits.sink, outcome)
+        });
+        if found {
+            let continued = !settled.continued.is_empty();
+            self.tell(settled);
+            return if continued { Taken::Continuation } else { Taken::Outcome(id) };
+        }
+        if status == Status::DelegateLost {
+            let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
+            if undelivered.len() < CALLS_MAX {
+                undelivered.push((id, said(&message, body)));
+            }
+        }
+        Taken::Nothing
+    }
+
+    /// What an answer says of a call that waits for it.
+    fn outcome(
+        &self,
+        message: &vmmc::Message,
+        status: Status,
+        body: &[u8],
+        method: u16,
+        buffer: Option<TokenBuffer>,
+    ) -> Outcome {
+        let result = said(message, body);
+        if status != Status::Done {
+            return Err(self.error_of(status, method, &result));
+        }
         let service = || self.service.clone();
         let bulk = match (message.by_token(), buffer) {
-            (None, _) => Ok(None),
+            (None, _) => None,
             (Some(by_token), Some(buffer)) if by_token.token == buffer.token() => {
-                let dropped = |why| RpcError::BulkDropped { service: service(), why };
-                by_token.len.map(|len| Some(Bulk { buffer, len })).map_err(dropped)
+                let len = by_token.len.map_err(|why| RpcError::BulkDropped { service: service(), why })?;
+                Some(Bulk { buffer, len })
             }
-            (Some(_), _) => Err(RpcError::BadResult { service: service(), method }),
+            (Some(_), _) => return Err(RpcError::BadResult { service: service(), method }),
         };
-        let result = message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec());
-        let outcome = match status {
-            Status::Done => bulk.map(|bulk| Answer { result, bulk }),
-            status => Err(self.error_of(status, method, &result)),
-        };
-        self.finish(sink, outcome);
+        Ok(Answer { result, bulk })
     }
 
     fn error_of(&self, status: Status, method: u16, said: &[u8]) -> RpcError {
@@ -734,33 +743,38 @@ impl Inner {
         }
     }
 
-    fn finish(&self, sink: Sink, outcome: Outcome) {
-        match sink {
-            Sink::Slot(slot) => {
-                slot.put(outcome);
-                self.pass_turn();
-            }
-            Sink::Then(continuation) => self.ready().push_back((continuation, outcome)),
+    /// Tells those who wait, with no lock held.
+    fn tell(&self, settled: Settled) {
+        let Settled { continued, woken, fetched } = settled;
+        if !continued.is_empty() {
+            self.ready().extend(continued);
+        }
+        woken.into_iter().for_each(Waker::wake);
+        if fetched {
+            self.pass_turn();
         }
     }
 
     /// Ends calls whose time is over, and all if the server is lost.
     fn tend(&self) {
         let now = self.now();
-        let (over, look) = {
+        let (mut over, mut settled) = (Vec::new(), Settled::default());
+        let look = {
             let mut known = self.known();
             let look = now.since(known.looked_at) >= LIVENESS_EVERY;
             if look {
                 known.looked_at = now;
             }
-            (known.calls.expire(now), look)
+            known.calls.expire(now, |id, waits| {
+                over.push(id);
+                let after_ms = waits.timeout.as_millis() as u64;
+                let service = self.service.clone();
+                settled.sort(waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }))
+            });
+            look
         };
-        for (id, waits) in over {
-            self.withdraw(id);
-            let after_ms = waits.timeout.as_millis() as u64;
-            let service = self.service.clone();
-            self.finish(waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }));
-        }
+        self.tell(settled);
+        over.into_iter().for_each(|id| self.withdraw(id));
         if look {
             if let Some(error) = self.broken() {
                 self.lose(|service| RpcError::Lost { service, why: error.clone() });
@@ -776,10 +790,9 @@ impl Inner {
 
     /// Ends all calls: nobody will answer them.
     fn lose(&self, error: impl Fn(String) -> RpcError) {
-        let lost = self.known().calls.lose();
-        for (_, waits) in lost {
-            self.finish(waits.sink, Err(error(self.service.clone())));
-        }
+        let mut settled = Settled::default();
+        self.known().calls.lose(|_, waits| settled.sort(waits.sink, Err(error(self.service.clone()))));
+        self.tell(settled);
     }
 
     /// Runs continuations, each once.
@@ -811,6 +824,50 @@ impl Inner {
     }
 }
 
+/// Those who are to be told of outcomes.
+#[derive(Default)]
+struct Settled {
+    continued: Vec<Continued>,
+    woken: Vec<Waker>,
+    /// Whether there are outcomes to be fetched.
+    fetched: bool,
+}
+
+impl Settled {
+    /// Sorts an outcome by who gets it: gives it back if it is to be fetched.
+    fn sort(&mut self, sink: Sink, outcome: Outcome) -> Option<Outcome> {
+        match sink {
+            Sink::Fetched(waker) => {
+                self.woken.extend(waker);
+                self.fetched = true;
+                Some(outcome)
+            }
+            Sink::Then(continuation) => {
+                self.continued.push((continuation, outcome));
+                None
+            }
+        }
+    }
+}
+
+/// What a message was.
+enum Taken {
+    /// The outcome of this call.
+    Outcome(CallId),
+    /// That of one with a continuation.
+    Continuation,
+    /// No answer to a call.
+    Nothing,
+}
+
+/// No call has it.
+const NO_CALL: CallId = CallId { index: u32::MAX, key: 0 };
+
+/// The result, or the message, of an answer.
+fn said(message: &vmmc::Message, body: &[u8]) -> Vec<u8> {
+    message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec())
+}
+
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("service", &self.inner.service).finish_non_exhaustive()
@@ -819,6 +876,6 @@ impl std::fmt::Debug for Client {
 
 impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pending").field("done", &self.slot.is_done()).finish_non_exhaustive()
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }

@@ -19,7 +19,8 @@ use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVER
 use crate::limits::{MESSAGES_PER_LOOK, share_allows};
 use crate::link::{Asker, Link};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
-use std::collections::{HashMap, VecDeque};
+use foldhash::{HashMap, HashMapExt};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -326,13 +327,13 @@ impl Shared {
                     queue = self.queued.wait(queue).expect("no panic while the lock is held");
                 }
             };
-            self.handle(call, handler, self.now());
+            let turn = self.admission().begin(&call.name(), self.now());
+            self.handle(call, handler, turn);
         }
     }
 
     /// The turn of a call.
-    fn handle(&self, call: Call, handler: &Handler, now: Nanos) {
-        let turn = self.admission().begin(&call.name(), now);
+    fn handle(&self, call: Call, handler: &Handler, turn: Turn) {
         match turn {
             Turn::Begins => {
                 self.counts.add(Count::Handled);
@@ -494,15 +495,21 @@ impl Serving {
         let now = self.shared.now();
         let deadline = Deadline(now + head.left);
         let call = Call::new(self.shared.clone(), link, head, deadline, from, body);
-        let admitted = self.shared.admission().admit(call.name(), deadline.0);
-        match admitted {
-            Admitted::Waits => match &self.inline {
-                Some(handler) => self.shared.handle(call, handler, now),
-                None => {
-                    self.shared.queue().push_back(call);
-                    self.shared.queued.notify_one();
+        let admitted = match &self.inline {
+            Some(handler) => {
+                let turn = self.shared.admission().admit_and_begin(call.name(), deadline.0, now);
+                match turn {
+                    Ok(turn) => return self.shared.handle(call, handler, turn),
+                    Err(admitted) => admitted,
                 }
-            },
+            }
+            None => self.shared.admission().admit(call.name(), deadline.0),
+        };
+        match admitted {
+            Admitted::Waits => {
+                self.shared.queue().push_back(call);
+                self.shared.queued.notify_one();
+            }
             Admitted::Busy => {
                 self.shared.counts.add(Count::Busy);
                 call.refuse(Status::Busy);

@@ -85,7 +85,7 @@ struct World {
     serial: u64,
     wire: BTreeMap<(u64, u64), (To, Message)>,
     /// Records of each caller, for each server.
-    calls: Vec<Vec<Calls<()>>>,
+    calls: Vec<Vec<Calls<(), ()>>>,
     callers: Vec<bool>,
     servers: Vec<Server>,
     known: BTreeMap<CallId, Known>,
@@ -170,7 +170,7 @@ impl World {
         self.send(caller, To::Server(server), Message::Request { caller, id, left, hops: 0 });
     }
 
-    fn open(&self, caller: usize, server: usize) -> Vec<CallId> {
+    fn open(&mut self, caller: usize, server: usize) -> Vec<CallId> {
         let ours = self.known.iter().filter(|(_, known)| known.caller == caller && known.outcomes.is_empty());
         let ids = ours.map(|(id, _)| *id);
         ids.filter(|id| self.calls[caller][server].has(*id)).collect()
@@ -201,9 +201,10 @@ impl World {
                 (0..SERVERS).for_each(|server| self.end(caller, server, id, status));
             }
             Message::ServerLost { server } => {
-                for (id, ()) in self.calls[caller][server].lose() {
+                self.calls[caller][server].lose(|id, ()| {
                     self.known.get_mut(&id).expect("it was made here").outcomes.push(Status::DelegateLost);
-                }
+                    None
+                });
             }
             other => panic!("{other:?} came to a caller"),
         }
@@ -313,7 +314,12 @@ impl World {
     fn expire(&mut self) {
         for caller in 0..CALLERS {
             for server in (0..SERVERS).take(if self.callers[caller] { SERVERS } else { 0 }) {
-                for (id, ()) in self.calls[caller][server].expire(Nanos(self.now)) {
+                let mut over = Vec::new();
+                self.calls[caller][server].expire(Nanos(self.now), |id, ()| {
+                    over.push(id);
+                    None
+                });
+                for id in over {
                     let known = self.known.get_mut(&id).expect("it was made here");
                     assert!(known.deadline <= self.now, "it had time yet");
                     known.outcomes.push(Status::Late);

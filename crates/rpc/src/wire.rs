@@ -150,6 +150,14 @@ impl Message<'_> {
     /// # Panics
     /// If a body does not fit: the caller compares with the bytes that do.
     pub(crate) fn encode(&self) -> Encoded {
+        self.encode_with(b"")
+    }
+
+    /// As [`encode`](Self::encode), with further bytes behind a body.
+    ///
+    /// # Panics
+    /// As for [`encode`](Self::encode).
+    pub(crate) fn encode_with(&self, further: &[u8]) -> Encoded {
         let mut out = Encoded { bytes: [0; CONTROL_BYTES], len: 0 };
         match self {
             Message::Hello { version, uid, endpoint } => {
@@ -177,6 +185,7 @@ impl Message<'_> {
                 out.put(body);
             }
         }
+        out.put(further);
         out
     }
 
