@@ -131,6 +131,7 @@ const EXCEPT: &[&str] = &[
     "node … is up at …",
     "# HELP vmmc_… …\n# TYPE vmmc_… …",
     "405 Method Not Allowed",
+    "Published by processes.",
     "HTTP/1.1 …\\r\nContent-Type: text/plain; version=0.0.4\\r\nContent-Length: …\\r\nConnection: close\\r\n\\r\n",
     // Our own mistakes, which end the program.
     "a call on a descriptor that was let go",

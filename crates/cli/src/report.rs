@@ -6,6 +6,7 @@
 pub(crate) mod demo;
 pub(crate) mod html;
 pub(crate) mod promise;
+pub(crate) mod published;
 pub(crate) mod table;
 pub(crate) mod units;
 

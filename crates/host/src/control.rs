@@ -6,11 +6,12 @@
 //! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes,
 //! and decoding foreign bytes gives a value or an error, never a panic.
 
+use crate::published::Figure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 14;
+pub const CONTROL_VERSION: u32 = 15;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -551,6 +552,19 @@ pub struct NodeInfo {
     pub exports: Vec<ExportInfo>,
     /// Imports; filled when details were asked for.
     pub imports: Vec<ImportInfo>,
+    /// What processes have published; filled when details were asked for.
+    pub published: Vec<PublishedInfo>,
+}
+
+/// Figures that a process has published.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct PublishedInfo {
+    /// Id of the process on its node.
+    pub process: u32,
+    /// Whose they are, for example a service of the process.
+    pub source: String,
+    /// The figures.
+    pub figures: Vec<Figure>,
 }
 
 /// One figure of a service.

@@ -60,6 +60,8 @@ pub mod pmix;
 #[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]
+pub mod published;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
 pub mod reservation;

@@ -194,6 +194,9 @@ pub const SEND_FAILURES_MAX: usize = 256;
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Entries of each list in a description, so that it fits a control message.
 pub const INFO_LIST_MAX: usize = 256;
+/// Figures of processes in a description, each of which takes some 200 ns: a user has no more of
+/// them than are then free.
+pub const PUBLISHED_FIGURES_MAX: usize = 1024;
 /// Bytes of a description's lists, for the same reason.
 pub const INFO_BYTES_MAX: usize = 48 << 10;
 

@@ -60,16 +60,21 @@ fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
     item.items = methods.iter().map(|method| TraitItem::Fn(method.trait_item())).collect();
     let (visible, name) = (&item.vis, &item.ident);
     let arms = methods.iter().map(Method::arm);
+    let names = methods.iter().map(|method| {
+        let (number, name) = (method.number, method.name.to_string());
+        quote!((#number, #name))
+    });
     let handler: TraitItemFn = syn::parse_quote! {
         /// A handler for `vmmc_rpc::ServerBuilder::serve`.
-        fn into_handler(self) -> impl Fn(::vmmc_rpc::Call) + Send + Sync + 'static
+        fn into_handler(self) -> ::vmmc_rpc::Handler
         where
             Self: Sized + Send + Sync + 'static,
         {
-            move |call: ::vmmc_rpc::Call| match call.method() {
+            let run = move |call: ::vmmc_rpc::Call| match call.method() {
                 #(#arms)*
                 _ => call.no_method(),
-            }
+            };
+            ::vmmc_rpc::Handler::from(run).methods(&[#(#names),*])
         }
     };
     item.items.push(TraitItem::Fn(handler));

@@ -6,6 +6,7 @@
 use crate::admission::Name;
 use crate::client::Client;
 use crate::error::RpcError;
+use crate::figures::Counted;
 use crate::limits::FAILURE_BYTES_MAX;
 use crate::link::Link;
 use crate::server::Shared;
@@ -13,7 +14,7 @@ use crate::wire::{Request, Status};
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc::{AccessError, Frame, PayloadToken, Sender};
-use vmmc_host::Deadline;
+use vmmc_host::{Deadline, Nanos};
 
 /// A call, which its handler answers, from whatever thread and whenever, or passes on. Dropping it
 /// tells the caller that there is no answer.
@@ -21,11 +22,21 @@ pub struct Call {
     shared: Arc<Shared>,
     link: Arc<Link>,
     head: Request,
-    deadline: Deadline,
-    from: Sender,
+    came: Came,
+    counted: Counted,
     arguments: Vec<u8>,
     bulk: BulkArgument,
     open: bool,
+}
+
+/// How a call came.
+#[derive(Clone, Copy)]
+pub(crate) struct Came {
+    pub(crate) at: Nanos,
+    pub(crate) deadline: Deadline,
+    /// Whether it is found out how long it takes.
+    pub(crate) timed: bool,
+    pub(crate) from: Sender,
 }
 
 /// Where bulk that comes with arguments is.
@@ -41,11 +52,20 @@ impl Call {
         shared: Arc<Shared>,
         link: Arc<Link>,
         head: Request,
-        deadline: Deadline,
-        from: Sender,
+        came: Came,
         (arguments, bulk): (Vec<u8>, BulkArgument),
     ) -> Call {
-        Call { shared, link, head, deadline, from, arguments, bulk, open: true }
+        let counted = shared.figures.of(head.method);
+        Call { shared, link, head, came, counted, arguments, bulk, open: true }
+    }
+
+    pub(crate) fn counted(&self) -> Counted {
+        self.counted
+    }
+
+    /// When it came, if it is found out how long it takes.
+    pub(crate) fn timed_from(&self) -> Option<Nanos> {
+        self.came.timed.then_some(self.came.at)
     }
 
     pub(crate) fn name(&self) -> Name<u64> {
@@ -101,12 +121,12 @@ impl Call {
 
     /// When the caller stops waiting.
     pub fn deadline(&self) -> Deadline {
-        self.deadline
+        self.came.deadline
     }
 
     /// Time until then.
     pub fn left(&self) -> Duration {
-        self.deadline.left(self.shared.now()).unwrap_or_default()
+        self.came.deadline.left(self.shared.now()).unwrap_or_default()
     }
 
     /// Whether the caller has withdrawn it: a handler that works for long looks now and then.
@@ -116,7 +136,7 @@ impl Call {
 
     /// Who sent it here: the caller, or the server that has passed it on. The node vouches for it.
     pub fn from(&self) -> Sender {
-        self.from
+        self.came.from
     }
 
     /// Answers with a result. One that does not fit a frame of the client is an error for the
@@ -192,7 +212,7 @@ impl Call {
     fn close(&mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
         self.open = false;
         // First, so that whoever has the answer finds the call gone.
-        self.shared.finished(&self.name(), status);
+        self.shared.finished(self, status);
         if !self.link.answer(self.head.id, status, result, bulk) {
             self.link.answer(self.head.id, Status::ResultTooLong, b"", None);
         }

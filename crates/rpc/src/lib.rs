@@ -82,6 +82,7 @@ mod calls;
 mod client;
 mod connecting;
 mod error;
+mod figures;
 pub mod limits;
 mod link;
 mod server;
@@ -95,7 +96,7 @@ pub use call::Call;
 pub use client::SERVICE_PREFIX;
 pub use client::{Answer, Bulk, Client, ClientBuilder, Pending, Request, Then};
 pub use error::{RpcError, ServeError};
-pub use server::{Server, ServerBuilder, ServerCounts};
+pub use server::{Handler, Server, ServerBuilder, ServerCounts};
 pub use typed::{Reply, Typed};
 
 /// Number of the method that no service has: the server answers a call of it with

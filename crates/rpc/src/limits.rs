@@ -41,6 +41,11 @@ pub const LIVENESS_EVERY: Duration = Duration::from_millis(200);
 pub const BACKGROUND_LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pause of that thread before it runs a continuation again that could not run.
 pub const NOT_NOW_PAUSE: Duration = Duration::from_millis(1);
+/// Methods of a server that are counted by name; further ones are counted together.
+pub const METHODS_COUNTED_MAX: usize = 60;
+/// Time between two calls of which a server finds how long they take: reading the clock costs it a
+/// part of a null call.
+pub const TIMED_EVERY: Duration = Duration::from_micros(10);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long

@@ -11,17 +11,18 @@
 
 use crate::PING_METHOD;
 use crate::admission::{Admission, Admitted, Name, Turn, Withdrawal};
-use crate::call::{BulkArgument, Call};
+use crate::call::{BulkArgument, Call, Came};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
+use crate::figures::{Count, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, share_allows};
 use crate::link::{Asker, Link};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -52,6 +53,7 @@ pub struct ServerBuilder {
     frames: (u64, u64),
     threads: usize,
     queue: usize,
+    methods: Vec<(u16, String)>,
 }
 
 /// What became of calls so far.
@@ -88,38 +90,36 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     /// Answers wait for room.
     push: Arc<AtomicBool>,
-    counts: Counts,
+    pub(crate) figures: ServerFigures,
 }
 
-#[derive(Default)]
-struct Counts([AtomicU64; 9]);
+type Run = Arc<dyn Fn(Call) + Send + Sync>;
 
-/// Which of the counts.
-#[derive(Clone, Copy)]
-enum Count {
-    Handled,
-    Done,
-    Failed,
-    Panicked,
-    Busy,
-    Late,
-    Cancelled,
-    PassedOn,
-    Misbehaved,
+/// What answers the calls of a server: a function of a [`Call`], or what the attribute
+/// [`service`](crate::service) makes of a trait.
+pub struct Handler {
+    run: Run,
+    methods: &'static [(u16, &'static str)],
 }
 
-impl Counts {
-    fn add(&self, which: Count) {
-        self.0[which as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// It did not come to that.
-    fn take_back(&self, which: Count) {
-        self.0[which as usize].fetch_sub(1, Ordering::Relaxed);
+impl<F: Fn(Call) + Send + Sync + 'static> From<F> for Handler {
+    fn from(run: F) -> Handler {
+        Handler { run: Arc::new(run), methods: &[] }
     }
 }
 
-type Handler = Arc<dyn Fn(Call) + Send + Sync>;
+impl Handler {
+    /// With names for its methods, by which they are counted.
+    pub fn methods(self, methods: &'static [(u16, &'static str)]) -> Handler {
+        Handler { methods, ..self }
+    }
+}
+
+impl std::fmt::Debug for Handler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handler").field("methods", &self.methods).finish_non_exhaustive()
+    }
+}
 
 impl ServerBuilder {
     /// Who may call; default processes of the same user.
@@ -147,12 +147,21 @@ impl ServerBuilder {
         self
     }
 
+    /// Names a method, which then is counted by itself in `vmmc stats`, up to 60 of them. What the
+    /// attribute [`service`](crate::service) makes has the names of the trait.
+    pub fn method(mut self, number: u16, name: &str) -> Self {
+        self.methods.push((number, name.to_string()));
+        self
+    }
+
     /// Serves on threads of its own, until the server is dropped.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn serve(self, handler: impl Fn(Call) + Send + Sync + 'static) -> Result<Server, ServeError> {
-        let ServerBuilder { session, service, access, frames, threads, queue } = self;
+    pub fn serve(self, handler: impl Into<Handler>) -> Result<Server, ServeError> {
+        let ServerBuilder { session, service, access, frames, threads, queue, mut methods } = self;
+        let Handler { run: handler, methods: of_handler } = handler.into();
+        methods.extend(of_handler.iter().map(|(number, name)| (*number, name.to_string())));
         check_name(&service).map_err(|()| ServeError::BadName { service: service.clone() })?;
         if threads > THREADS_MAX || queue == 0 {
             return Err(ServeError::BadShape { service, threads, queue });
@@ -162,6 +171,9 @@ impl ServerBuilder {
         let endpoint =
             endpoint.map_err(|error| ServeError::Endpoint { service: service.clone(), error: Box::new(error) })?;
         let no_thread = |e: std::io::Error| ServeError::Thread { service: service.clone(), why: e.to_string() };
+        let figures = ServerFigures::publish(&session, &service, methods);
+        let figures =
+            figures.map_err(|error| ServeError::Endpoint { service: service.clone(), error: Box::new(error) })?;
         let shared = Arc::new(Shared {
             session,
             admission: Mutex::new(Admission::new(queue)),
@@ -170,9 +182,8 @@ impl ServerBuilder {
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
             push: Arc::default(),
-            counts: Counts::default(),
+            figures,
         });
-        let handler: Handler = Arc::new(handler);
         let mut server = Server { shared: shared.clone(), loop_thread: None, threads: Vec::new() };
         let connecting = Arc::new(Connecting::default());
         for _ in 0..CONNECTING_THREADS {
@@ -196,6 +207,7 @@ impl ServerBuilder {
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
             next_link: 0,
+            timed: Timed::default(),
             looked_at,
             look_next: 0,
         };
@@ -214,23 +226,12 @@ impl Server {
     pub fn new(session: &Session, service: &str) -> ServerBuilder {
         let (session, service) = (session.clone(), service.to_string());
         let (access, frames) = (Access::default(), FRAMES_DEFAULT);
-        ServerBuilder { session, service, access, frames, threads: 0, queue: QUEUE_DEFAULT }
+        ServerBuilder { session, service, access, frames, threads: 0, queue: QUEUE_DEFAULT, methods: Vec::new() }
     }
 
     /// What became of calls so far.
     pub fn counts(&self) -> ServerCounts {
-        let of = |which: Count| self.shared.counts.0[which as usize].load(Ordering::Relaxed);
-        ServerCounts {
-            handled: of(Count::Handled),
-            done: of(Count::Done),
-            failed: of(Count::Failed),
-            panicked: of(Count::Panicked),
-            busy: of(Count::Busy),
-            late: of(Count::Late),
-            cancelled: of(Count::Cancelled),
-            passed_on: of(Count::PassedOn),
-            misbehaved: of(Count::Misbehaved),
-        }
+        self.shared.figures.counts()
     }
 
     /// Whether it serves: not when its node has gone.
@@ -283,13 +284,10 @@ impl Shared {
     }
 
     /// Its handler has answered a call.
-    pub(crate) fn finished(&self, call: &Name<u64>, status: Status) {
-        self.admission().finish(call);
-        self.counts.add(match status {
-            Status::Done => Count::Done,
-            Status::Panicked => Count::Panicked,
-            _ => Count::Failed,
-        });
+    pub(crate) fn finished(&self, call: &Call, status: Status) {
+        self.admission().finish(&call.name());
+        let took = call.timed_from().map(|from| self.now().since(from));
+        self.figures.answered(call.counted(), status, took);
     }
 
     /// Passes a call on by `send`.
@@ -305,15 +303,15 @@ impl Shared {
             return Err(RpcError::TooManyCalls { service: to.service().to_string() });
         }
         // First, so that whoever has the answer finds it counted.
-        self.counts.add(Count::PassedOn);
+        self.figures.add(Count::PassedOn);
         send().inspect_err(|_| {
-            self.counts.take_back(Count::PassedOn);
+            self.figures.take_back(Count::PassedOn);
             self.admission().take_back(call);
         })
     }
 
     /// A thread of the pool.
-    fn work(&self, handler: &Handler) {
+    fn work(&self, handler: &Run) {
         loop {
             let call = {
                 let mut queue = self.queue();
@@ -333,19 +331,19 @@ impl Shared {
     }
 
     /// The turn of a call.
-    fn handle(&self, call: Call, handler: &Handler, turn: Turn) {
+    fn handle(&self, call: Call, handler: &Run, turn: Turn) {
         match turn {
             Turn::Begins => {
-                self.counts.add(Count::Handled);
+                self.figures.begun(call.counted());
                 // The call goes with it: dropped by a panic, it tells its caller so.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call)));
             }
             Turn::Late => {
-                self.counts.add(Count::Late);
+                self.figures.add(Count::Late);
                 call.refuse(Status::Late);
             }
             Turn::Withdrawn => {
-                self.counts.add(Count::Cancelled);
+                self.figures.add(Count::Cancelled);
                 call.refuse(Status::Cancelled);
             }
         }
@@ -357,11 +355,12 @@ struct Serving {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     /// The handler, if there is no pool.
-    inline: Option<Handler>,
+    inline: Option<Run>,
     connecting: Arc<Connecting>,
     by_sender: HashMap<(u32, u32, u64), Arc<Link>>,
     by_origin: HashMap<Origin, Arc<Link>>,
     next_link: u64,
+    timed: Timed,
     looked_at: Nanos,
     look_next: u64,
 }
@@ -430,7 +429,7 @@ impl Serving {
                 match self.link_to(origin, (sender.0, sender.1), via.clone()) {
                     Some(link) => self.admit(link, head, from, body),
                     None => {
-                        self.shared.counts.add(Count::Busy);
+                        self.shared.figures.add(Count::Busy);
                         // Who passed it on tells the caller.
                         let why = b"it has no room for more callers";
                         via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why, None));
@@ -451,7 +450,7 @@ impl Serving {
     }
 
     fn misbehaved(&self) {
-        self.shared.counts.add(Count::Misbehaved);
+        self.shared.figures.add(Count::Misbehaved);
     }
 
     /// A caller introduces itself.
@@ -494,7 +493,8 @@ impl Serving {
         }
         let now = self.shared.now();
         let deadline = Deadline(now + head.left);
-        let call = Call::new(self.shared.clone(), link, head, deadline, from, body);
+        let came = Came { at: now, deadline, timed: self.timed.is_due(now), from };
+        let call = Call::new(self.shared.clone(), link, head, came, body);
         let admitted = match &self.inline {
             Some(handler) => {
                 let turn = self.shared.admission().admit_and_begin(call.name(), deadline.0, now);
@@ -511,7 +511,7 @@ impl Serving {
                 self.shared.queued.notify_one();
             }
             Admitted::Busy => {
-                self.shared.counts.add(Count::Busy);
+                self.shared.figures.add(Count::Busy);
                 call.refuse(Status::Busy);
             }
             Admitted::Again => {

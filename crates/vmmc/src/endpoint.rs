@@ -22,9 +22,9 @@ use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
-    BOARD_POLL_EVERY, BOARD_TRUSTED, LOOKS_A_CLOCK, QUICK_LOOKS, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
-    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
-    REAPED_AT_ONCE,
+    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
+    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, LOOKS_A_CLOCK, QUICK_LOOKS,
+    QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
@@ -34,11 +34,10 @@ pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 use frame::Frames;
 use layout::{Call, Head, Payload, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::thread::JoinHandle;
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
@@ -86,7 +85,7 @@ pub struct Endpoint {
     /// Polls since the board was polled.
     polls: u32,
     /// Looks of waits since the clock was read.
-    looks: Cell<u32>,
+    looks: AtomicU32,
     all_polled_at: Nanos,
     reaped_at: Nanos,
     /// The sender that is next to be asked for.
@@ -229,7 +228,7 @@ impl EndpointBuilder {
             polled: Vec::new(),
             turn: 0,
             polls: 0,
-            looks: Cell::new(0),
+            looks: AtomicU32::new(0),
             all_polled_at,
             reaped_at: all_polled_at,
             reap_next: 0,
@@ -573,8 +572,9 @@ impl Endpoint {
 
     /// The same for a wait, which looks often: not every look reads the clock.
     fn may_be_time_for_all(&self) -> bool {
-        let looks = (self.looks.get() + 1) % LOOKS_A_CLOCK;
-        self.looks.set(looks);
+        // One thread waits at a time, so no count is lost.
+        let looks = (self.looks.load(Ordering::Relaxed) + 1) % LOOKS_A_CLOCK;
+        self.looks.store(looks, Ordering::Relaxed);
         looks == 0 && self.is_time_for_all(self.session.core().waiting.waiter.now())
     }
 

@@ -9,7 +9,8 @@ use crate::failure::Failure;
 use crate::measure::stats::Spread;
 use crate::report::{table, units};
 use std::time::{Duration, Instant};
-use vmmc_host::control::NodeInfo;
+use vmmc_host::control::{NodeInfo, PublishedInfo};
+use vmmc_host::published::{Figure, FigureKind};
 use vmmc_rpc::{Client, PING_METHOD, RpcError, SERVICE_PREFIX};
 
 /// Runs the command.
@@ -27,6 +28,11 @@ struct Service {
     pid: u32,
     program: String,
     clients: usize,
+    /// Calls that came to a handler, and those that ended badly.
+    calls: u64,
+    errors: u64,
+    /// Times from a call to its answer: the mean, and what 99 of 100 are below, nanoseconds.
+    answer_ns: Option<(u64, u64)>,
 }
 
 fn services(list: &RpcList) -> Result<(), Failure> {
@@ -34,17 +40,41 @@ fn services(list: &RpcList) -> Result<(), Failure> {
     let services = of(&session.node_info(true)?);
     if list.json {
         let rows = services.iter().map(|service| {
-            let Service { name, uid, pid, program, clients } = service;
-            serde_json::json!({ "service": name, "uid": uid, "pid": pid, "program": program, "clients": clients })
+            let Service { name, uid, pid, program, clients, calls, errors, answer_ns } = service;
+            serde_json::json!({
+                "service": name, "uid": uid, "pid": pid, "program": program, "clients": clients,
+                "calls": calls, "errors": errors,
+                "answer_mean_ns": answer_ns.map(|(mean, _)| mean), "answer_p99_ns": answer_ns.map(|(_, p99)| p99),
+            })
         });
         return crate::output_json(&serde_json::json!({ "services": rows.collect::<Vec<_>>() }));
     }
     let line = |service: &Service| {
-        let Service { name, uid, pid, program, clients } = service;
-        vec![name.clone(), uid.to_string(), format!("{pid} {program}"), clients.to_string()]
+        let Service { name, uid, pid, program, clients, calls, errors, answer_ns } = service;
+        let [mean, most] = [answer_ns.map(|(mean, _)| mean), answer_ns.map(|(_, most)| most)]
+            .map(|ns| ns.map_or_else(String::new, |ns| units::time(ns as f64)));
+        let process = format!("{pid} {program}");
+        let counts = [*clients as u64, *calls, *errors].map(|count| count.to_string());
+        [name.clone(), uid.to_string(), process].into_iter().chain(counts).chain([mean, most]).collect()
     };
     let lines: Vec<Vec<String>> = services.iter().map(line).collect();
-    crate::output(&table::align(&["service", "user", "process", "clients"], &lines, 3))
+    let head = ["service", "user", "process", "clients", "calls", "errors", "mean answer", "99 % below"];
+    crate::output(&table::align(&head, &lines, 3))
+}
+
+/// What the server of a service has counted over all its methods.
+fn counted(info: &NodeInfo, process: u32, service: &str) -> (u64, u64, Option<(u64, u64)>) {
+    let of = |source: &&PublishedInfo| {
+        source.process == process && source.source.strip_prefix("rpc.").is_some_and(|name| name == service)
+    };
+    let figures = info.published.iter().find(of).map_or(&[][..], |source| &source.figures);
+    let sum = |family: &str| figures.iter().filter(|f| f.family == family).map(|f| f.value).sum();
+    let mut all = Figure::default();
+    for figure in figures.iter().filter(|figure| figure.kind == FigureKind::Times) {
+        all.merge(figure);
+    }
+    let answers = all.value.checked_div(all.times()).zip(all.quantile_ns(0.99));
+    (sum("rpc_calls"), sum("rpc_errors"), answers)
 }
 
 /// Services are endpoints of certain names; each of their clients has a channel, whose name is that
@@ -64,11 +94,15 @@ fn of(info: &NodeInfo) -> Vec<Service> {
     let mut services: Vec<Service> = Vec::new();
     for (name, process, uid) in all.iter().filter(|(name, process, _)| !is_channel(name, *process)) {
         let owner = info.processes.iter().find(|of| of.process == *process);
+        let (calls, errors, answer_ns) = counted(info, *process, name);
         services.push(Service {
             name: name.clone(),
             uid: *uid,
             pid: owner.map_or(0, |owner| owner.pid),
             program: owner.map_or_else(String::new, |owner| owner.program.clone()),
+            calls,
+            errors,
+            answer_ns,
             clients: all.iter().filter(|(of, at, _)| at == process && channel_of(of, name)).count(),
         });
     }

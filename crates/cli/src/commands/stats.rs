@@ -1,11 +1,12 @@
-//! `vmmc stats`: counters of a node, of its processes' pinned memory, and of its peers.
+//! `vmmc stats`: counters of a node, of its processes' pinned memory, and of its peers, and what
+//! processes have published.
 //!
 //! Invariant: every counter that the node has is shown; none is renamed.
 
 use super::{attach, name_or_id};
 use crate::args::Stats;
 use crate::failure::Failure;
-use crate::report::table;
+use crate::report::{self, table};
 use vmmc::Moved;
 use vmmc_host::counters::MOVED;
 
@@ -22,6 +23,7 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         return crate::output_json(&super::with_ids(&serde_json::json!({
             "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "figures": map(&figures), "peers": peers,
             "imports": info.imports,
+            "published": info.published.iter().map(|p| serde_json::json!({"process": p.process, "source": p.source, "figures": p.figures.iter().flat_map(report::published::numbers).map(|(name, value)| (name, value.into())).collect::<serde_json::Map<_, _>>()})).collect::<Vec<_>>(),
             "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "program": p.program, "mapped": p.mapped, "counters": map(&p.counters)})).collect::<Vec<_>>(),
         }))?);
     }
@@ -31,6 +33,11 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         let whose = format!("process {} {}", process.pid, process.program);
         lines.extend(moved("mapped_", &process.mapped).iter().map(|c| line(&whose, c)));
         lines.extend(process.counters.iter().map(|c| line(&whose, c)));
+    }
+    for published in &info.published {
+        let pid = info.processes.iter().find(|p| p.process == published.process).map_or(0, |p| p.pid);
+        let whose = format!("{} of process {pid}", published.source);
+        lines.extend(published.figures.iter().flat_map(report::published::numbers).map(|c| line(&whose, &c)));
     }
     for import in &info.imports {
         let pid = info.processes.iter().find(|p| p.process == import.process).map_or(0, |p| p.pid);

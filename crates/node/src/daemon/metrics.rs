@@ -9,7 +9,7 @@
 
 use crate::limits::{METRICS_CLIENTS_MAX, METRICS_FRESH, METRICS_PAUSE, METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use vmmc_host::control::{ImportInfo, Moved, NodeInfo, PeerInfo, ProcessInfo};
 use vmmc_host::counters::{Counter, MOVED, NODE, PEER, find};
+use vmmc_host::published::{Figure, FigureKind, bucket_end_ns};
 use vmmc_host::wait::WakeSender;
 use vmmc_nic::{ExportId, ImportId};
 
@@ -185,7 +186,39 @@ fn render(info: &NodeInfo) -> String {
     }
     peers(&mut page, info);
     moved(&mut page, info);
+    published(&mut page, info);
     page.out
+}
+
+/// What processes have published, under names that are none of the node's. Of a family that some
+/// publish as one kind and some as another only the first kind is shown.
+fn published(page: &mut Page, info: &NodeInfo) {
+    type Samples<'a> = Vec<(String, &'a Figure)>;
+    let mut families: BTreeMap<&str, (FigureKind, Samples<'_>)> = BTreeMap::new();
+    for source in &info.published {
+        let pid = info.processes.iter().find(|process| process.process == source.process).map_or(0, |p| p.pid);
+        let who = format!(",process=\"{}\",pid=\"{pid}\",source=\"{}\"", source.process, label(&source.source));
+        for figure in &source.figures {
+            let (kind, samples) = families.entry(&figure.family).or_insert_with(|| (figure.kind, Vec::new()));
+            let labels = format!("{who},item=\"{}\"", label(&figure.item));
+            if *kind == figure.kind && !samples.iter().any(|(other, _)| *other == labels) {
+                samples.push((labels, figure));
+            }
+        }
+    }
+    for (family, (kind, samples)) in families {
+        let value = |(labels, figure): (String, &Figure)| (labels, figure.value as f64);
+        let help = "Published by processes.";
+        match kind {
+            FigureKind::Counter => {
+                page.family(&format!("published_{family}_total"), "counter", help, samples.into_iter().map(value));
+            }
+            FigureKind::Gauge => {
+                page.family(&format!("published_{family}"), "gauge", help, samples.into_iter().map(value));
+            }
+            FigureKind::Times => page.times(&format!("published_{family}_seconds"), help, &samples),
+        }
+    }
 }
 
 fn peers(page: &mut Page, info: &NodeInfo) {
@@ -264,14 +297,38 @@ impl Page {
         }
     }
 
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.out, "# HELP vmmc_{name} {help}\n# TYPE vmmc_{name} {kind}");
+    }
+
+    /// Times, as a histogram.
+    fn times(&mut self, name: &str, help: &str, samples: &[(String, &Figure)]) {
+        self.head(name, "histogram", help);
+        let node = &self.node;
+        for (labels, figure) in samples {
+            let mut count = 0u64;
+            for (times, bucket) in figure.buckets.iter().zip(0..) {
+                count = count.saturating_add(*times);
+                if let Some(end) = bucket_end_ns(bucket) {
+                    let end = end as f64 / 1e9;
+                    let _ = writeln!(self.out, "vmmc_{name}_bucket{{node=\"{node}\"{labels},le=\"{end}\"}} {count}");
+                }
+            }
+            let sum = figure.value as f64 / 1e9;
+            let _ = writeln!(self.out, "vmmc_{name}_bucket{{node=\"{node}\"{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(self.out, "vmmc_{name}_sum{{node=\"{node}\"{labels}}} {sum}");
+            let _ = writeln!(self.out, "vmmc_{name}_count{{node=\"{node}\"{labels}}} {count}");
+        }
+    }
+
     /// Samples of one name, each with its labels.
     fn family(&mut self, name: &str, kind: &str, help: &str, samples: impl IntoIterator<Item = (String, f64)>) {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
             return;
         }
+        self.head(name, kind, help);
         let node = &self.node;
-        let _ = writeln!(self.out, "# HELP vmmc_{name} {help}\n# TYPE vmmc_{name} {kind}");
         for (labels, value) in samples {
             let _ = writeln!(self.out, "vmmc_{name}{{node=\"{node}\"{labels}}} {value}");
         }
@@ -296,7 +353,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::process::{Command, Stdio};
-    use vmmc_host::control::FigureInfo;
+    use vmmc_host::control::{FigureInfo, PublishedInfo};
 
     fn info() -> NodeInfo {
         let counters = |table: &[Counter]| table.iter().zip(1..).map(|(c, n)| (c.name.to_string(), n)).collect();
@@ -319,8 +376,28 @@ mod tests {
             peers: vec![peer.clone(), PeerInfo { name: "c".into(), ..peer }],
             processes: vec![process],
             imports: vec![import],
+            published: published_info(),
             ..NodeInfo::default()
         }
+    }
+
+    /// Of two processes that mean the same by a name, and one that does not.
+    fn published_info() -> Vec<PublishedInfo> {
+        let figure = |kind, family: &str, item: &str, value, buckets: &[u64]| Figure {
+            kind,
+            family: family.into(),
+            item: item.into(),
+            value,
+            buckets: buckets.to_vec(),
+        };
+        let of = |process, figures| PublishedInfo { process, source: "rpc.pa\"ges".into(), figures };
+        let calls = |value| figure(FigureKind::Counter, "rpc_calls", "read", value, &[]);
+        let answers = figure(FigureKind::Times, "rpc_answer", "read", 1_000, &[2, 0, 1]);
+        let callers = figure(FigureKind::Gauge, "callers", "", 3, &[]);
+        vec![
+            of(5, vec![calls(7), answers, callers, calls(8)]),
+            of(6, vec![calls(9), figure(FigureKind::Gauge, "rpc_calls", "other", 1, &[])]),
+        ]
     }
 
     #[test]
@@ -336,6 +413,11 @@ mod tests {
             "vmmc_peer_rtt_seconds{node=\"a\",peer=\"b\\\"x\",address=\"\"} 0.0000015\n",
             "vmmc_peer_lost_total{node=\"a\",peer=\"b\\\"x\",address=\"\"} 6\n",
             "vmmc_process_mapped_send_bytes_total{node=\"a\",process=\"5\",pid=\"77\",uid=\"0\",program=\"wr\\\\iter\"} 16\n",
+            "vmmc_published_rpc_calls_total{node=\"a\",process=\"5\",pid=\"77\",source=\"rpc.pa\\\"ges\",item=\"read\"} 7\n",
+            "source=\"rpc.pa\\\"ges\",item=\"read\"} 9\n",
+            "item=\"read\",le=\"0.000000128\"} 2\n",
+            "item=\"read\",le=\"0.000000512\"} 3\n",
+            "item=\"read\",le=\"+Inf\"} 3\n",
             "import=\"3.0\",export=\"12.1\",name=\"\",of=\"\",path=\"mapped\"} 16\n",
         ] {
             assert!(text.contains(line), "{line}\nin\n{text}");
@@ -360,16 +442,21 @@ mod tests {
                 typed = rest.split_once(' ').expect("a kind");
                 assert_eq!(typed.0, named);
                 assert_eq!(typed.1 == "counter", typed.0.ends_with("_total"), "{line}");
-                assert!(["counter", "gauge"].contains(&typed.1), "{line}");
+                assert!(["counter", "gauge", "histogram"].contains(&typed.1), "{line}");
                 assert!(!typed.0.contains("_us_") && !typed.0.contains("bytes_out"), "{line}: unit last, base units");
             } else {
                 let (name, rest) = line.split_once('{').expect("labels");
                 let (labels, value) = rest.rsplit_once("} ").expect("a value");
-                assert!(name == typed.0 && value.parse::<f64>().is_ok(), "{line}");
+                let part = name.strip_prefix(typed.0).unwrap_or("another name");
+                let is_part =
+                    part.is_empty() || typed.1 == "histogram" && ["_bucket", "_sum", "_count"].contains(&part);
+                assert!(is_part && value.parse::<f64>().is_ok(), "{line}");
                 assert!(samples.insert((name, labels)), "{line}: twice");
             }
         }
         assert!(samples.len() > 90);
+        // What is published as two kinds is shown as the first one.
+        assert_eq!(text.matches("TYPE vmmc_published_rpc_calls").count(), 1);
     }
 
     #[test]

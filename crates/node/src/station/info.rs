@@ -6,14 +6,15 @@
 use super::Station;
 use super::connection::{ImportRecord, Path, Process};
 use super::translation::Table;
-use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
+use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX, PUBLISHED_FIGURES_MAX};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vmmc_host::area::PIN_COUNTER_NAMES;
 use vmmc_host::control::{
-    Answer, ExportInfo, ImportInfo, Moved, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode,
+    Answer, ExportInfo, ImportInfo, Moved, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, PublishedInfo, encode,
 };
-use vmmc_nic::{ImportId, PeerInfo, PeerState, ProcessId, Time};
+use vmmc_host::published;
+use vmmc_nic::{ExportKind, ImportId, PeerInfo, PeerState, ProcessId, RegionRef, Time};
 
 // The list of processes is never cut before it is summed.
 const _: () = assert!(vmmc_nic::limits::PROCESSES_MAX <= INFO_LIST_MAX);
@@ -26,6 +27,7 @@ impl Station {
         let mut info = self.describe(now, owner, false);
         if details {
             self.add_details(&mut info, self.process_id_at(index), owner);
+            self.charge(index, info.published.iter().map(|of| of.figures.len()).sum());
         }
         Answer::Info(Box::new(info))
     }
@@ -51,6 +53,7 @@ impl Station {
             processes,
             exports: Vec::new(),
             imports: Vec::new(),
+            published: Vec::new(),
         };
         if details && owner {
             self.add_details(&mut info, None, true);
@@ -177,11 +180,36 @@ impl Station {
         });
         info.exports = exports.take(INFO_LIST_MAX).collect();
         info.imports = imports.take(INFO_LIST_MAX).collect();
+        info.published = self.published(own, others);
         // A part at a time: each check costs as much as the whole description.
-        while encode(info).len() > INFO_BYTES_MAX && !(info.imports.is_empty() && info.exports.is_empty()) {
+        let is_empty =
+            |info: &NodeInfo| info.imports.is_empty() && info.exports.is_empty() && info.published.is_empty();
+        while encode(info).len() > INFO_BYTES_MAX && !is_empty(info) {
             info.imports.truncate(info.imports.len() * 3 / 4);
             info.exports.truncate(info.exports.len() * 3 / 4);
+            info.published.truncate(info.published.len() * 3 / 4);
         }
+    }
+
+    /// Figures in exports that are for that.
+    fn published(&self, own: impl Fn(ProcessId) -> bool, others: bool) -> Vec<PublishedInfo> {
+        let exports = self.engine.exports().filter(|e| e.kind == ExportKind::Memory && (others || own(e.process)));
+        let published = exports.filter(|e| e.name.as_deref().is_some_and(|name| published::source_of(name).is_some()));
+        let (mut free, mut users) = (PUBLISHED_FIGURES_MAX, HashMap::<u32, usize>::new());
+        let shown = published.filter_map(|e| {
+            // Before it is read: one without figures takes a place too.
+            let (own, places) = (users.entry(e.uid).or_default(), 1 + published::room(e.len));
+            if *own + places > free {
+                return None;
+            }
+            *own += places;
+            free -= places;
+            let at = RegionRef { process: e.process, region: e.region };
+            let load = |from: u64, into: &mut [u8]| self.memory.read(at, e.offset + from, into);
+            let source = published::source_of(e.name.as_deref()?)?.to_string();
+            Some(PublishedInfo { process: e.process.0, source, figures: published::read(e.len, load) })
+        });
+        shown.collect()
     }
 
     /// Process id in the system; 0 if it has gone or cannot be seen.

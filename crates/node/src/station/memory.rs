@@ -259,6 +259,11 @@ impl Memory {
         self.reachable(at)?.1.region.as_ref()
     }
 
+    /// Copies bytes of a region out. False: it has none there.
+    pub(super) fn read(&self, at: RegionRef, offset: u64, into: &mut [u8]) -> bool {
+        self.reach(at, |region| region.read(offset, into).is_ok()).unwrap_or(false)
+    }
+
     /// Checks a range that a process claims.
     #[inline]
     pub(super) fn check(&self, at: RegionRef, offset: u64, len: u64) -> Result<(), OpError> {

@@ -72,7 +72,15 @@ pub(crate) fn address(i: usize) -> SocketAddr {
 impl Raw {
     /// Attaches to a station of a world.
     pub(crate) fn attach(world: &Rc<RefCell<World>>, station: usize) -> Raw {
-        let (theirs, ours) = Channel::pair().unwrap();
+        Raw::attach_by(world, station, Channel::pair().unwrap())
+    }
+
+    /// The same as another user.
+    pub(crate) fn attach_as(world: &Rc<RefCell<World>>, station: usize, uid: u32) -> Raw {
+        Raw::attach_by(world, station, as_user(uid, || Channel::pair().unwrap()))
+    }
+
+    fn attach_by(world: &Rc<RefCell<World>>, station: usize, (theirs, ours): (Channel, Channel)) -> Raw {
         {
             let mut world = world.borrow_mut();
             let now = world.now;

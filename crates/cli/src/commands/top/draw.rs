@@ -5,7 +5,7 @@
 use super::sample::{NodeView, View};
 use super::screen::{Keys, Screen, Sort};
 use crate::commands::name_or_id;
-use crate::report::units;
+use crate::report::{published, units};
 use ratatui::Frame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -14,6 +14,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 use vmmc_host::control::{ImportInfo, ProcessInfo};
+use vmmc_host::published::{Figure, FigureKind};
 
 /// Lines that the details get before more than a few nodes are shown.
 const DETAILS: u16 = 50;
@@ -24,8 +25,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &Screen) {
     let most = frame.area().height.saturating_sub(DETAILS).max(8);
     let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX).clamp(1, most);
     let rest = Constraint::Min(2);
-    let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(nodes + 2), rest, rest, rest, rest]);
-    let [title, overview, peers, processes, imports, exports] = areas.areas(frame.area());
+    let some = view.nodes.get(screen.chosen).is_some_and(|node| !node.info.published.is_empty());
+    let last = if some { rest } else { Constraint::Length(0) };
+    let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(nodes + 2), rest, rest, rest, rest, last]);
+    let [title, overview, peers, processes, imports, exports, published] = areas.areas(frame.area());
     let node = view.nodes.get(screen.chosen).map_or("none runs", |node| &node.info.name);
     let inverted = if screen.inverted { ", inverted" } else { "" };
     let keys = if screen.keys { " · ? help, q ends" } else { "" };
@@ -39,6 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &Screen) {
         processes_table(frame, processes, node, screen);
         imports_table(frame, imports, node, screen);
         exports_table(frame, exports, node);
+        published_table(frame, published, node);
     }
     if screen.help {
         help(frame);
@@ -203,6 +207,23 @@ fn exports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
     table(frame, area, &header, &[60, 12, 9, 10], node.info.exports.iter().map(row).collect(), None);
 }
 
+/// What processes have published, but for what was never counted.
+fn published_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
+    let all = node.info.published.iter().flat_map(|of| of.figures.iter().map(move |figure| (of, figure)));
+    let counted = all.filter(|(_, figure)| figure.value > 0);
+    let row = |(of, figure): (&vmmc_host::control::PublishedInfo, &Figure)| {
+        let name = published::name(figure);
+        let rate = node.published_rates.get(&(of.process, of.source.clone(), name.clone())).copied();
+        let (value, mean, most) = match (figure.kind, published::times(figure)) {
+            (FigureKind::Times, Some((mean, most))) => (figure.times().to_string(), mean, most),
+            _ => (figure.value.to_string(), String::new(), String::new()),
+        };
+        vec![of.source.clone(), name, node.pid_of(of.process), value, count(rate.unwrap_or(0.0)), mean, most]
+    };
+    let header = ["published by", "figure", "process", "count", "a second", "mean", "99 % below"];
+    table(frame, area, &header, &[24, 40, 9, 14, 12, 10, 10], counted.map(row).collect(), None);
+}
+
 fn imports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView, screen: &Screen) {
     let row = |import: &ImportInfo| {
         let rate = node.import_rates.get(&(import.process, import.import)).copied().unwrap_or_default();
@@ -241,7 +262,7 @@ mod tests {
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     use std::collections::HashMap;
     use vmmc::{Moved, NodeInfo};
-    use vmmc_host::control::ExportInfo;
+    use vmmc_host::control::{ExportInfo, PublishedInfo};
 
     /// Two nodes; on the first one a process that copies much and one that copies little.
     fn view() -> View {
@@ -264,11 +285,20 @@ mod tests {
             len: 4096,
             ..ImportInfo::default()
         };
+        let figure = |item: &str, value, buckets: &[u64]| Figure {
+            kind: FigureKind::Times,
+            family: "rpc_answer".into(),
+            item: item.into(),
+            value,
+            buckets: buckets.to_vec(),
+        };
+        let (answers, never) = (figure("read", 4_000, &[0, 0, 0, 4]), figure("write", 0, &[]));
         let info = NodeInfo {
             name: "a".into(),
             processes: vec![process(1, 100, "small", 9 << 30), process(2, 200, "large", 10)],
             imports: vec![import(1, 1, Some("frames"), 9 << 30), import(1, 2, None, 10)],
             exports: vec![ExportInfo { export: 5, len: 4096, process: 1, ..ExportInfo::default() }],
+            published: vec![PublishedInfo { process: 1, source: "rpc.pages".into(), figures: vec![answers, never] }],
             ..NodeInfo::default()
         };
         let slow = Rate { bytes: 1000.0, operations: 7000.0 };
@@ -279,6 +309,7 @@ mod tests {
             peer_rates: HashMap::new(),
             process_rates: HashMap::from([(1, slow), (2, fast)]),
             import_rates: HashMap::from([((1, 1), slow), ((2, 1), fast)]),
+            published_rates: HashMap::from([((1, "rpc.pages".into(), "rpc_answer read".into()), 333.0)]),
         };
         let second = NodeView {
             info: NodeInfo { name: "b".into(), ..NodeInfo::default() },
@@ -286,6 +317,7 @@ mod tests {
             peer_rates: HashMap::new(),
             process_rates: HashMap::new(),
             import_rates: HashMap::new(),
+            published_rates: HashMap::new(),
         };
         View { nodes: vec![first, second] }
     }
@@ -313,6 +345,8 @@ mod tests {
             line(&["frames", "a", "100", "small", "7000/s", "9.00 GiB"]) || line(&["frames", "100", "small", "7000/s"])
         );
         assert!(!text.contains("help"), "text has no keys: {text}");
+        assert!(line(&["rpc.pages", "rpc_answer read", "100", "4", "333/s", "1.00 us", "1.02 us"]), "{text}");
+        assert!(!text.contains("write"), "it was never counted: {text}");
     }
 
     #[test]

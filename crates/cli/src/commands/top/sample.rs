@@ -5,11 +5,13 @@
 
 use crate::commands::attach;
 use crate::failure::Failure;
+use crate::report::published;
 use std::collections::HashMap;
 use std::time::Instant;
 use vmmc::{Moved, NodeInfo, Session};
 use vmmc_host::channel::listening_nodes;
-use vmmc_host::control::{ImportInfo, PeerInfo, ProcessInfo};
+use vmmc_host::control::{ImportInfo, PeerInfo, ProcessInfo, PublishedInfo};
+use vmmc_host::published::{Figure, FigureKind};
 
 /// One sample of all nodes.
 #[derive(Default)]
@@ -28,6 +30,9 @@ pub(super) struct NodeView {
     pub(super) process_rates: HashMap<u32, Rate>,
     /// What went through imports, by process and import.
     pub(super) import_rates: HashMap<(u32, u64), Rate>,
+    /// Change of what was published in a second, by process, source and figure: of times, how many
+    /// there were.
+    pub(super) published_rates: HashMap<(u32, String, String), f64>,
 }
 
 /// What moved in a second.
@@ -115,6 +120,7 @@ impl Sampler {
         let last = last.filter(|(_, before)| before.pid == info.pid && before.uptime_ms <= info.uptime_ms);
         let (mut rates, mut peer_rates) = (HashMap::new(), HashMap::new());
         let (mut process_rates, mut import_rates) = (HashMap::new(), HashMap::new());
+        let mut published_rates = HashMap::new();
         if let Some((then, before)) = last {
             let seconds = now.duration_since(then).as_secs_f64();
             rates = rates_between(&before.counters, &info.counters, seconds);
@@ -128,14 +134,29 @@ impl Sampler {
                 let was = before.imports.iter().find(same).map_or_else(Moved::default, |was| was.moved);
                 import_rates.insert((import.process, import.import), Rate::between(was, import.moved, seconds));
             }
+            let was = counts(&before);
+            for (key, count) in counts(&info) {
+                let before = was.get(&key).copied().unwrap_or(0);
+                published_rates.insert(key, count.saturating_sub(before) as f64 / seconds.max(1e-3));
+            }
             for peer in &info.peers {
                 if let Some(was) = before.peers.iter().find(|other| other.address == peer.address) {
                     peer_rates.insert(peer.address.clone(), rates_between(&was.counters, &peer.counters, seconds));
                 }
             }
         }
-        Ok(NodeView { info, rates, peer_rates, process_rates, import_rates })
+        Ok(NodeView { info, rates, peer_rates, process_rates, import_rates, published_rates })
     }
+}
+
+/// How often each thing was counted that was published.
+fn counts(info: &NodeInfo) -> HashMap<(u32, String, String), u64> {
+    let all = info.published.iter().flat_map(|of| of.figures.iter().map(move |figure| (of, figure)));
+    let count = |(of, figure): (&PublishedInfo, &Figure)| {
+        let count = if figure.kind == FigureKind::Times { figure.times() } else { figure.value };
+        ((of.process, of.source.clone(), published::name(figure)), count)
+    };
+    all.map(count).collect()
 }
 
 /// Names under which a user finds a node: its own, and those of root, as for every session. One

@@ -11,6 +11,7 @@ use vmmc_host::abi::{Op, RawCommand, flags};
 use vmmc_host::control::ExportKind;
 use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
+use vmmc_host::published;
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
 use vmmc_nic::Rights;
@@ -485,4 +486,35 @@ fn who_is_turned_away_because_its_user_has_its_share_is_said_to_be() {
     assert_eq!(kept.len(), CONNECTIONS_MAX / 2 + REFUSED_CONNECTIONS_MAX / 2 + 1);
     let share = format!("user {HOSTILE} holds {} of the {CONNECTIONS_MAX} connections", CONNECTIONS_MAX / 2);
     assert!(why.contains(&share), "{why}");
+}
+
+#[test]
+fn figures_that_a_user_publishes_hide_none_of_others_and_wild_ones_are_left_out() {
+    if !can_be_others() {
+        return;
+    }
+    let world = World::new(1, None);
+    let mut many = Raw::attach_as(&world, 0, HOSTILE);
+    let mut noise = Noise::new(7);
+    // More than a description has, and there is room for figures in each; few of them make sense.
+    for number in 0..20 {
+        let (_, memory) = many.export(&published::export_name("wild", number));
+        let bytes: Vec<u8> = (0..4096).map(|_| noise.next() as u8).collect();
+        (0..16).for_each(|page| memory.region.write(page * 4096, &bytes).unwrap());
+        memory.region.write(0, b"vmmcfig1").unwrap();
+    }
+    let mut one = Raw::attach(&world, 0);
+    let counter = published::FigureOf { kind: published::FigureKind::Counter, family: "calls", item: "read" };
+    let figures = published::Figures::create(&[counter]).unwrap();
+    figures.add(0, 3);
+    let (_, memory) = one.export(&published::export_name("honest", 1));
+    let mut bytes = vec![0; figures.region().len_bytes() as usize];
+    figures.region().read(0, &mut bytes).unwrap();
+    memory.region.write(0, &bytes).unwrap();
+    let Answer::Info(info) = one.call(Call::Info { details: true }).unwrap() else { panic!("no description") };
+    let shown = |source: &str| info.published.iter().filter(|of| of.source == source).count();
+    assert_eq!((shown("wild"), shown("honest")), (3, 1));
+    let honest = info.published.iter().find(|of| of.source == "honest").expect("it was counted");
+    assert_eq!((honest.figures[0].item.as_str(), honest.figures[0].value), ("read", 3));
+    assert!(info.published.iter().all(|of| of.figures.len() <= published::FIGURES_MAX));
 }
