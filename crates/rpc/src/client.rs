@@ -21,7 +21,8 @@ use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
 use vmmc::{
-    Access, AccessError, Connection, Endpoint, Gather, MessageError, Session, TokenBuffer, TokenPool, WaitError,
+    Access, AccessError, ByToken, Connection, Endpoint, Frame, Gather, MessageError, Session, TokenBuffer, TokenPool,
+    WaitError,
 };
 use vmmc_host::os::RandomWords;
 use vmmc_host::{Deadline, Nanos};
@@ -88,6 +89,8 @@ struct Waits {
     method: u16,
     timeout: Duration,
     buffer: Option<TokenBuffer>,
+    /// A long result stays in its frame.
+    in_frame: bool,
     sink: Sink,
 }
 
@@ -113,8 +116,10 @@ pub enum Then {
 /// What a call gave.
 #[derive(Debug)]
 pub struct Answer {
-    /// The result.
+    /// The result; empty if it was left in its frame.
     pub result: Vec<u8>,
+    /// The result in its frame, if it was to be left there and was too long to come without one.
+    pub frame: Option<Frame>,
     /// The bulk result, if one was asked for and given.
     pub bulk: Option<Bulk>,
 }
@@ -174,6 +179,7 @@ pub struct Request<'a> {
     arguments: &'a [u8],
     bulk: &'a [u8],
     wants_bulk: bool,
+    in_frame: bool,
     timeout: Duration,
 }
 
@@ -335,7 +341,7 @@ impl Client {
     /// A call of a method, to be made with more than arguments, or not to be waited for.
     pub fn request(&self, method: u16) -> Request<'_> {
         let timeout = self.inner.timeout;
-        Request { client: self, method, arguments: &[], bulk: &[], wants_bulk: false, timeout }
+        Request { client: self, method, arguments: &[], bulk: &[], wants_bulk: false, in_frame: false, timeout }
     }
 
     /// Takes answers that have come, and runs their continuations; does not wait. Those that said
@@ -372,6 +378,14 @@ impl<'a> Request<'a> {
     /// Wants a bulk result, which lands in a buffer of the client.
     pub fn wants_bulk(mut self) -> Self {
         self.wants_bulk = true;
+        self
+    }
+
+    /// Leaves a result that is too long to come with the answer, more than some 100 bytes, in the
+    /// frame that it comes in, [`Answer::frame`]: nothing is copied. The server has that frame
+    /// again when it is dropped.
+    pub fn in_frame(mut self) -> Self {
+        self.in_frame = true;
         self
     }
 
@@ -414,7 +428,7 @@ impl<'a> Request<'a> {
     }
 
     fn begin(self, sink: Sink) -> Result<Begun, RpcError> {
-        let Request { client, method, arguments, bulk, wants_bulk, timeout } = self;
+        let Request { client, method, arguments, bulk, wants_bulk, in_frame, timeout } = self;
         let inner = &*client.inner;
         let service = || inner.service.clone();
         let at = inner.now();
@@ -424,7 +438,7 @@ impl<'a> Request<'a> {
         let id = {
             let mut known = inner.known();
             let key = known.keys.next().map_err(|e| RpcError::System { service: service(), why: e.to_string() })?;
-            let waits = Waits { method, timeout, buffer, sink };
+            let waits = Waits { method, timeout, buffer, in_frame, sink };
             let begun = known.calls.begin(key, deadline.0, waits);
             begun.ok_or_else(|| RpcError::TooManyCalls { service: service() })?
         };
@@ -677,14 +691,17 @@ impl Inner {
     }
 
     /// An answer, or something that is none.
-    fn take(&self, message: vmmc::Message) -> Taken {
+    fn take(&self, mut message: vmmc::Message) -> Taken {
+        let frame = message.take_payload();
         let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else {
             return Taken::Nothing;
         };
         let mut settled = Settled::default();
+        let by_token = message.by_token();
+        let mut said = Said { body, frame };
         let found = self.known().calls.settle(id, |waits| {
-            let outcome = self.outcome(&message, status, body, waits.method, waits.buffer);
-            settled.sort(waits.sink, outcome)
+            let Waits { method, buffer, in_frame, sink, .. } = waits;
+            settled.sort(sink, self.outcome((status, by_token), &mut said, method, buffer, in_frame))
         });
         if found {
             let continued = !settled.continued.is_empty();
@@ -694,7 +711,7 @@ impl Inner {
         if status == Status::DelegateLost {
             let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
             if undelivered.len() < CALLS_MAX {
-                undelivered.push((id, said(&message, body)));
+                undelivered.push((id, said.to_vec()));
             }
         }
         Taken::Nothing
@@ -703,18 +720,17 @@ impl Inner {
     /// What an answer says of a call that waits for it.
     fn outcome(
         &self,
-        message: &vmmc::Message,
-        status: Status,
-        body: &[u8],
+        (status, by_token): (Status, Option<ByToken>),
+        said: &mut Said<'_>,
         method: u16,
         buffer: Option<TokenBuffer>,
+        in_frame: bool,
     ) -> Outcome {
-        let result = said(message, body);
         if status != Status::Done {
-            return Err(self.error_of(status, method, &result));
+            return Err(self.error_of(status, method, &said.to_vec()));
         }
         let service = || self.service.clone();
-        let bulk = match (message.by_token(), buffer) {
+        let bulk = match (by_token, buffer) {
             (None, _) => None,
             (Some(by_token), Some(buffer)) if by_token.token == buffer.token() => {
                 let len = by_token.len.map_err(|why| RpcError::BulkDropped { service: service(), why })?;
@@ -722,7 +738,9 @@ impl Inner {
             }
             (Some(_), _) => return Err(RpcError::BadResult { service: service(), method }),
         };
-        Ok(Answer { result, bulk })
+        let frame = said.frame.take_if(|_| in_frame);
+        let result = if frame.is_some() { Vec::new() } else { said.to_vec() };
+        Ok(Answer { result, frame, bulk })
     }
 
     fn error_of(&self, status: Status, method: u16, said: &[u8]) -> RpcError {
@@ -863,9 +881,16 @@ enum Taken {
 /// No call has it.
 const NO_CALL: CallId = CallId { index: u32::MAX, key: 0 };
 
-/// The result, or the message, of an answer.
-fn said(message: &vmmc::Message, body: &[u8]) -> Vec<u8> {
-    message.payload().map_or_else(|| body.to_vec(), |payload| payload.to_vec())
+/// The result, or the message, of an answer: in a frame if there is one.
+struct Said<'a> {
+    body: &'a [u8],
+    frame: Option<Frame>,
+}
+
+impl Said<'_> {
+    fn to_vec(&self) -> Vec<u8> {
+        self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec)
+    }
 }
 
 impl std::fmt::Debug for Client {

@@ -11,7 +11,8 @@ use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
-    AppendBy, AtomicOp, CallBy, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
+    AppendBy, AtomicOp, CallBy, CallWay, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, ResultBy, Setting, Vmmc,
+    Waker, WokenBy, Work,
 };
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
@@ -143,17 +144,7 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("gather-send of 16", Vmmc::Gather { by: GatherBy::One }),
             with_op("16 sends", Vmmc::Gather { by: GatherBy::Sends }),
         ],
-        What::Rpc if size == 0 => vec![
-            with_op("call", Vmmc::Rpc { by: CallBy::Wait }),
-            with_op("call, on a thread", Vmmc::Rpc { by: CallBy::Thread }),
-        ],
-        What::Rpc => vec![
-            with_op("by token", Vmmc::Rpc { by: CallBy::Token }),
-            with_op("by token, continued", Vmmc::Rpc { by: CallBy::Continued }),
-            with_op("by token, deferred once", Vmmc::Rpc { by: CallBy::Deferred }),
-            with_op("by token, passed on", Vmmc::Rpc { by: CallBy::PassedOn }),
-            with_op("in a frame, copied", Vmmc::Rpc { by: CallBy::Frame }),
-        ],
+        What::Rpc => ways(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Rpc { way })).collect(),
         What::Notify => bench
             .asleep_us
             .iter()
@@ -182,6 +173,34 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             Err(why) => plan.add_failed(key, why.clone()),
         }
     }
+}
+
+/// The ways of a call with a result of this size, those of [GMS] Table 1 in its order.
+fn ways(size: u64) -> Vec<(String, CallWay)> {
+    let ways = [(false, "2-way"), (true, "3-way")].into_iter().flat_map(|hops| {
+        let by = [(CallBy::Wait, "wait"), (CallBy::Continued, "continued"), (CallBy::Deferred, "deferred")];
+        by.into_iter().map(move |by| (hops, by))
+    });
+    let way = |three, by, result, measure| CallWay { three, thread: false, by, result, measure };
+    if size == 0 {
+        let mut all: Vec<_> = ways
+            .map(|((three, hops), (by, how))| {
+                (format!("{hops} {how}"), way(three, by, ResultBy::Nothing, Measure::Latency))
+            })
+            .collect();
+        let on_thread = CallWay { thread: true, ..way(false, CallBy::Wait, ResultBy::Nothing, Measure::Latency) };
+        all.push(("2-way wait, on a thread".into(), on_thread));
+        return all;
+    }
+    let measured = [Measure::Latency, Measure::Bandwidth].into_iter().flat_map(|measure| {
+        ways.clone().flat_map(move |((three, hops), (by, how))| {
+            let results =
+                [(ResultBy::Token, "by token"), (ResultBy::Frame, "in a frame"), (ResultBy::Copied, "copied")];
+            let of = if measure == Measure::Latency { "" } else { ", rate" };
+            results.map(|(result, what)| (format!("{hops} {how}, {what}{of}"), way(three, by, result, measure)))
+        })
+    });
+    measured.collect()
 }
 
 fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {

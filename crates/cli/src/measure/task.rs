@@ -135,7 +135,7 @@ pub(crate) enum Vmmc {
     /// A remote call: call to result.
     Rpc {
         /// Which way.
-        by: CallBy,
+        way: CallWay,
     },
     /// Import of an export that exists.
     Import,
@@ -189,23 +189,43 @@ pub(crate) enum GatherBy {
     Sends,
 }
 
-/// How a call and its result go [GMS §3, Table 1].
+/// A remote call, as in [GMS] Table 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CallWay {
+    /// Whether the server leaves it to another one, which answers.
+    pub(crate) three: bool,
+    /// Whether handlers have a thread of their own.
+    pub(crate) thread: bool,
+    /// How the caller gets the answer.
+    pub(crate) by: CallBy,
+    /// How the result goes.
+    pub(crate) result: ResultBy,
+    /// Time of a call, or bytes a second of several under way.
+    pub(crate) measure: Measure,
+}
+
+/// How a caller gets an answer [GMS §3].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CallBy {
-    /// Without a result, waited for.
+    /// It waits.
     Wait,
-    /// The same, with a handler on a thread of its own.
-    Thread,
-    /// Its result comes by token, into a buffer of the caller.
-    Token,
-    /// The same, and a continuation takes it.
+    /// A continuation takes it.
     Continued,
     /// The same, and the continuation says "not now" once.
     Deferred,
-    /// The same as by token, from a server that the call was left to.
-    PassedOn,
-    /// Its result comes in a frame and is copied out of it.
+}
+
+/// How a result goes [GMS §2].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ResultBy {
+    /// There is none.
+    Nothing,
+    /// By token, into a buffer of the caller: solicited.
+    Token,
+    /// In a frame, where the caller reads it: unsolicited.
     Frame,
+    /// In a frame, and copied out of it.
+    Copied,
 }
 
 /// Timing of a redirection [NT §3.2].

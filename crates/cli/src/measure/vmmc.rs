@@ -98,7 +98,7 @@ impl Attached {
             Vmmc::Import => once::import(self, task),
             Vmmc::Append { by } => many::append(self, task, *by),
             Vmmc::Gather { by } => many::gather(self, task, *by),
-            Vmmc::Rpc { by } => rpc::measure(self, task, *by),
+            Vmmc::Rpc { way } => rpc::measure(self, task, *way),
             Vmmc::Notify { by, asleep_us } => notify::measure(self, task, (*by, *asleep_us), fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
             Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),

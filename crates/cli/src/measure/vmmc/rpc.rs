@@ -7,10 +7,11 @@ use super::{Attached, TaskError, flush_last, name};
 use crate::limits::PARTNER_WAIT;
 use crate::measure::ping::time_calls;
 use crate::measure::stats::Sample;
-use crate::measure::task::{CallBy, Role, Task};
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::measure::task::{CallBy, CallWay, Measure, ResultBy, Role, Task};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use vmmc_rpc::{Call, Client, Request, Server, Then};
+use std::time::Instant;
+use vmmc_rpc::{Answer, Call, Client, Request, RpcError, Server, Then};
 
 /// Word that the leader sets when it is done.
 const DONE: u64 = 0;
@@ -32,30 +33,32 @@ fn handler(size: u64) -> impl Fn(Call) + Send + Sync {
 }
 
 /// Calls of a service of the follower.
-pub(super) fn measure(attached: &Attached, task: &Task, by: CallBy) -> Result<Option<Sample>, TaskError> {
+pub(super) fn measure(attached: &Attached, task: &Task, way: CallWay) -> Result<Option<Sample>, TaskError> {
     let service = format!("{}-rpc", name(task.number, Role::Follow));
     if task.role == Role::Follow {
-        serve(attached, task, by, &service)?;
+        serve(attached, task, way, &service)?;
         return Ok(None);
     }
     let mut builder = Client::new(&attached.session, &service).timeout(PARTNER_WAIT);
     builder = builder.frames(COUNT, task.size.next_multiple_of(8).max(64)).bulk(COUNT, task.size.max(8));
     builder = attached.other.iter().fold(builder, |builder, node| builder.node(node));
     let client = builder.connect().map_err(TaskError::vmmc)?;
-    let sample = time_calls(task.budget, || call(&client, by));
+    let sample = match way.measure {
+        Measure::Latency => time_calls(task.budget, || call(&client, way)),
+        Measure::Bandwidth => stream(&client, way, task),
+    };
     let over = attached.import(task.number, Role::Follow)?;
     over.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
     flush_last(&over);
     sample.map(Some)
 }
 
-fn serve(attached: &Attached, task: &Task, by: CallBy, service: &str) -> Result<(), TaskError> {
+fn serve(attached: &Attached, task: &Task, way: CallWay, service: &str) -> Result<(), TaskError> {
     let over = attached.export(task.number, Role::Follow, 64)?;
-    let threads = usize::from(by == CallBy::Thread);
-    let server = |name: &str| Server::new(&attached.session, name).threads(threads);
+    let server = |name: &str| Server::new(&attached.session, name).threads(usize::from(way.thread));
     let behind = format!("{service}-behind");
     let mut servers = Vec::new();
-    if by == CallBy::PassedOn {
+    if way.three {
         servers.push(server(&behind).serve(handler(task.size)).map_err(TaskError::vmmc)?);
         let to = Client::new(&attached.session, &behind).connect().map_err(TaskError::vmmc)?;
         let pass = move |call: Call| {
@@ -72,36 +75,81 @@ fn serve(attached: &Attached, task: &Task, by: CallBy, service: &str) -> Result<
     over.wait_word_by(DONE, |word| word != 0, deadline).map(drop).map_err(TaskError::vmmc)
 }
 
-fn call(client: &Client, by: CallBy) -> Result<(), TaskError> {
-    match by {
-        CallBy::Wait | CallBy::Thread => client.request(NULL).call().map(drop).map_err(TaskError::vmmc),
-        CallBy::PassedOn | CallBy::Token => client.request(READ).wants_bulk().call().map(drop).map_err(TaskError::vmmc),
-        CallBy::Frame => client.request(READ).call().map(drop).map_err(TaskError::vmmc),
-        CallBy::Continued => continued(client, false),
-        CallBy::Deferred => continued(client, true),
+fn request(client: &Client, result: ResultBy) -> Request<'_> {
+    match result {
+        ResultBy::Nothing => client.request(NULL),
+        ResultBy::Token => client.request(READ).wants_bulk(),
+        ResultBy::Frame => client.request(READ).in_frame(),
+        ResultBy::Copied => client.request(READ),
     }
 }
 
-/// Polls until a continuation has run, which says "not now" at first if that is wanted.
-fn continued(client: &Client, deferred: bool) -> Result<(), TaskError> {
-    let (done, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-    let (told, error, mut refuses) = (done.clone(), failed.clone(), deferred);
-    let request: Request<'_> = client.request(READ).wants_bulk();
-    let run = move |outcome: &mut Result<vmmc_rpc::Answer, vmmc_rpc::RpcError>| {
+/// One call, and then its answer.
+fn call(client: &Client, way: CallWay) -> Result<(), TaskError> {
+    if way.by == CallBy::Wait {
+        return request(client, way.result).call().map(drop).map_err(TaskError::vmmc);
+    }
+    let progress = Progress::default();
+    start(client, way, &progress)?;
+    while progress.done() == 0 {
+        client.poll();
+        std::hint::spin_loop();
+    }
+    progress.failed()
+}
+
+/// Calls whose answers continuations take.
+#[derive(Clone, Default)]
+struct Progress(Arc<(AtomicU64, Mutex<Option<RpcError>>)>);
+
+impl Progress {
+    fn done(&self) -> u64 {
+        self.0.0.load(Ordering::Acquire)
+    }
+
+    fn failed(&self) -> Result<(), TaskError> {
+        let failed = self.0.1.lock().expect("no panic while the lock is held").take();
+        failed.map_or(Ok(()), |error| Err(TaskError::vmmc(error)))
+    }
+}
+
+/// A call with a continuation, which says "not now" at first if that is wanted.
+fn start(client: &Client, way: CallWay, progress: &Progress) -> Result<(), TaskError> {
+    let (told, mut refuses) = (progress.clone(), way.by == CallBy::Deferred);
+    let run = move |outcome: &mut Result<Answer, RpcError>| {
         if std::mem::take(&mut refuses) {
             return Then::NotNow;
         }
         if let Err(why) = outcome {
-            *error.lock().expect("no panic while the lock is held") = Some(why.clone());
+            *told.0.1.lock().expect("no panic while the lock is held") = Some(why.clone());
         }
-        told.store(true, Ordering::Release);
+        told.0.0.fetch_add(1, Ordering::Release);
         Then::Done
     };
-    request.then(run).map_err(TaskError::vmmc)?;
-    while !done.load(Ordering::Acquire) {
+    request(client, way.result).then(run).map_err(TaskError::vmmc)
+}
+
+/// Bytes of results a second: one call after the other by those that wait, else as many under way
+/// as there are places for results.
+fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskError> {
+    let (progress, begun) = (Progress::default(), Instant::now());
+    let mut started = 0;
+    while begun.elapsed() < task.budget {
+        if way.by == CallBy::Wait {
+            call(client, way)?;
+            started += 1;
+            continue;
+        }
+        while started - progress.done() < COUNT {
+            start(client, way, &progress)?;
+            started += 1;
+        }
         client.poll();
-        std::hint::spin_loop();
+        progress.failed()?;
     }
-    let failed = failed.lock().expect("no panic while the lock is held").take();
-    failed.map_or(Ok(()), |error| Err(TaskError::vmmc(error)))
+    while way.by != CallBy::Wait && progress.done() < started {
+        client.poll();
+        progress.failed()?;
+    }
+    Ok(Sample::Bandwidth { bytes_per_s: (started * task.size) as f64 / begun.elapsed().as_secs_f64() })
 }
