@@ -278,6 +278,9 @@ pub(crate) enum Peer {
     Libfabric,
     Mpi,
     Iceoryx2,
+    /// ONC RPC by libtirpc, over TCP and UDP.
+    #[value(name = "sunrpc")]
+    SunRpc,
 }
 
 /// Measure VMMC beside the limits of the machine and other transports.

@@ -30,6 +30,12 @@ const FULL_TIME: Duration = Duration::from_millis(100);
 const UNKNOWN: f64 = f64::NAN;
 /// The C program that stands for MPI: ping-pong and stream.
 const MPI_SOURCE: &str = include_str!("external/mpi.c");
+/// The C program that stands for ONC RPC: server and client.
+const SUNRPC_SOURCE: &str = include_str!("external/sunrpc.c");
+/// Where the headers of libtirpc are.
+const TIRPC_HEADERS: &str = "/usr/include/tirpc";
+/// Bytes of a message of UCX that stands for none.
+const LEAST_BYTES: u64 = 8;
 
 /// One series of a tool.
 #[derive(Clone)]
@@ -42,16 +48,39 @@ pub(crate) struct Tool {
 enum Kind {
     /// `ucx_perftest` with one-sided puts over these transports.
     Ucx { transports: &'static str },
+    /// The same with active messages there and back.
+    UcxCall { transports: &'static str },
     /// `fi_pingpong` with this provider and endpoint type. It only knows latency.
     Libfabric { provider: &'static str, endpoint: &'static str },
     /// A program under `mpirun`, compiled when it is first needed.
     Mpi { program: Rc<OnceCell<Result<Compiled, String>>> },
+    /// Calls of a program of libtirpc's over this transport, compiled when it is first needed.
+    SunRpc { transport: &'static str, program: Rc<OnceCell<Result<Compiled, String>>> },
 }
 
-/// The tools of a peer, or how to get them; none if the peer is the kernel's.
-pub(crate) fn find(peer: Peer) -> Option<Result<Vec<Tool>, Missing>> {
+/// The tools of a peer for a measurement, or how to get them; none if the peer is the kernel's, or
+/// cannot do it.
+pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>> {
     let missing = |series: &str, how: &str| Err(Missing { series: series.into(), how: how.into() });
+    let calls = what == What::Rpc;
+    if !calls && (!matches!(what, What::Latency | What::Bandwidth) || peer == Peer::SunRpc) {
+        return None;
+    }
     Some(match peer {
+        Peer::Libfabric | Peer::Mpi if calls => return None,
+        Peer::SunRpc => match in_path("cc").filter(|_| std::path::Path::new(TIRPC_HEADERS).is_dir()) {
+            Some(_) => {
+                let program: Rc<OnceCell<_>> = Rc::default();
+                let over =
+                    |series, transport| Tool { series, kind: Kind::SunRpc { transport, program: program.clone() } };
+                Ok(vec![over("sunrpc-tcp", "tcp"), over("sunrpc-udp", "udp")])
+            }
+            None => missing("sunrpc", "a C compiler and Debian package libtirpc-dev"),
+        },
+        Peer::Ucx if calls && in_path("ucx_perftest").is_some() => Ok(vec![
+            Tool { series: "ucx-am-shm", kind: Kind::UcxCall { transports: "posix,self" } },
+            Tool { series: "ucx-am-tcp", kind: Kind::UcxCall { transports: "tcp,self" } },
+        ]),
         Peer::Ucx if in_path("ucx_perftest").is_some() => Ok(vec![
             Tool { series: "ucx-put-shm", kind: Kind::Ucx { transports: "posix,self" } },
             Tool { series: "ucx-put-tcp", kind: Kind::Ucx { transports: "tcp,self" } },
@@ -67,6 +96,10 @@ pub(crate) fn find(peer: Peer) -> Option<Result<Vec<Tool>, Missing>> {
             (Some(_), Some(_)) => Ok(vec![Tool { series: "mpi", kind: Kind::Mpi { program: Rc::default() } }]),
             _ => missing("mpi", "Debian packages openmpi-bin and libopenmpi-dev, or mpich and libmpich-dev"),
         },
+        Peer::Iceoryx2 if calls => missing(
+            "iceoryx2",
+            "it has no installed benchmark tool; `cargo run --release --bin benchmark-request-response` in its source",
+        ),
         Peer::Iceoryx2 => missing(
             "iceoryx2",
             "it has no installed benchmark tool; `cargo run --release --bin benchmark-publish-subscribe` in its source",
@@ -84,7 +117,11 @@ pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
 impl Tool {
     /// Adds this series to a plan, if the tool can measure that.
     pub(crate) fn add(&self, plan: &mut Plan, what: What, size: u64, time: Duration) {
-        let latency = what == What::Latency;
+        let latency = what != What::Bandwidth;
+        // An answer is as long as what was asked for.
+        if size > 0 && matches!(self.kind, Kind::UcxCall { .. }) {
+            return;
+        }
         if !latency && matches!(self.kind, Kind::Libfabric { .. }) {
             return;
         }
@@ -95,7 +132,17 @@ impl Tool {
 
     fn measure(&self, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
         match &self.kind {
-            Kind::Ucx { transports } => ucx(transports, latency, size, count),
+            Kind::Ucx { transports } => {
+                ucx(transports, if latency { "ucp_put_lat" } else { "ucp_put_bw" }, size, count)
+            }
+            Kind::UcxCall { transports } => ucx(transports, "ucp_am_lat", LEAST_BYTES, count).map(|half| match half {
+                Sample::Latency { p50_ns, p99_ns } => Sample::Latency { p50_ns: 2.0 * p50_ns, p99_ns: 2.0 * p99_ns },
+                other => other,
+            }),
+            Kind::SunRpc { transport, program } => match program.get_or_init(compile_sunrpc) {
+                Ok(compiled) => sunrpc(&compiled.0.join("sunrpc"), transport, size, count),
+                Err(why) => Err(format!("cc failed: {why}")),
+            },
             Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size, count),
             Kind::Mpi { program } => match program.get_or_init(compile_mpi) {
                 Ok(compiled) => mpi(&compiled.0.join("mpi"), latency, size, count),
@@ -115,9 +162,8 @@ fn iterations(latency: bool, size: u64, time: Duration) -> u64 {
     }
 }
 
-fn ucx(transports: &str, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
+fn ucx(transports: &str, test: &str, size: u64, count: u64) -> Result<Sample, String> {
     let port = free_port()?;
-    let test = if latency { "ucp_put_lat" } else { "ucp_put_bw" };
     let (first, second) = core_pair();
     let run = |core: usize, server: Option<&str>| {
         let mut command = Command::new("ucx_perftest");
@@ -127,7 +173,8 @@ fn ucx(transports: &str, latency: bool, size: u64, count: u64) -> Result<Sample,
         command
     };
     let text = server_and_client(run(second, None), run(first, Some("127.0.0.1")))?;
-    parse_ucx(&text, latency).ok_or_else(|| format!("the output of ucx_perftest could not be read: {text:?}"))
+    parse_ucx(&text, test.ends_with("lat"))
+        .ok_or_else(|| format!("the output of ucx_perftest could not be read: {text:?}"))
 }
 
 /// The last line of `ucx_perftest -f`, "Final:" or not by version: iterations, then latency (50th
@@ -189,12 +236,21 @@ fn mpi_compiles() -> bool {
 }
 
 fn compile_mpi() -> Result<Compiled, String> {
-    let dir = std::env::temp_dir().join(format!("vmmc-mpi-{}", std::process::id()));
+    compile("mpi", MPI_SOURCE, "mpicc", &[])
+}
+
+fn compile_sunrpc() -> Result<Compiled, String> {
+    let headers = format!("-I{TIRPC_HEADERS}");
+    compile("sunrpc", SUNRPC_SOURCE, "cc", &[&headers, "-ltirpc"])
+}
+
+fn compile(name: &str, text: &str, compiler: &str, options: &[&str]) -> Result<Compiled, String> {
+    let dir = std::env::temp_dir().join(format!("vmmc-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
     let compiled = Compiled(dir);
-    let (source, program) = (compiled.0.join("mpi.c"), compiled.0.join("mpi"));
-    std::fs::write(&source, MPI_SOURCE).map_err(|e| e.to_string())?;
-    let done = Command::new("mpicc").arg("-O2").arg("-o").arg(&program).arg(&source).output();
+    let (source, program) = (compiled.0.join(name).with_extension("c"), compiled.0.join(name));
+    std::fs::write(&source, text).map_err(|e| e.to_string())?;
+    let done = Command::new(compiler).arg("-O2").arg("-o").arg(&program).arg(&source).args(options).output();
     match done {
         Ok(output) if output.status.success() => Ok(compiled),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
@@ -214,6 +270,17 @@ fn mpi(program: &std::path::Path, latency: bool, size: u64, count: u64) -> Resul
         (true, [p50_ns, p99_ns]) => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
         (false, [bytes_per_s]) => Ok(Sample::Bandwidth { bytes_per_s: *bytes_per_s }),
         _ => Err(format!("the output of the MPI program could not be read: {text:?}")),
+    }
+}
+
+fn sunrpc(program: &std::path::Path, transport: &str, size: u64, count: u64) -> Result<Sample, String> {
+    let mut command = Command::new(program);
+    command.args([transport, &size.to_string(), &count.to_string()]);
+    let text = finish(spawn(&mut command)?, "the program of libtirpc")?;
+    let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
+    match numbers.as_slice() {
+        [p50_ns, p99_ns] => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
+        _ => Err(format!("the output of the program of libtirpc could not be read: {text:?}")),
     }
 }
 

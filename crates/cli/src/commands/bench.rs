@@ -252,12 +252,9 @@ fn add_kernel(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
 
 /// Public tools that were asked for and are installed; the others are named as missing.
 fn tools(bench: &Bench, missing: &mut Vec<Missing>) -> Vec<external::Tool> {
-    if !matches!(bench.what, What::Latency | What::Bandwidth) {
-        return vec![];
-    }
     let mut found = Vec::new();
     for peer in peers(bench) {
-        match external::find(peer) {
+        match external::find(peer, bench.what) {
             Some(Ok(tools)) => found.extend(tools),
             Some(Err(how)) => missing.push(how),
             None => {}
@@ -282,7 +279,7 @@ pub(crate) fn kernel_peer(peer: Peer) -> Option<(&'static str, Kernel)> {
         Peer::TcpSpin => ("tcp-spin", Kernel::Tcp { spin: true }),
         Peer::Udp => ("udp", Kernel::Udp { spin: false }),
         Peer::UdpSpin => ("udp-spin", Kernel::Udp { spin: true }),
-        Peer::Ucx | Peer::Libfabric | Peer::Mpi | Peer::Iceoryx2 => return None,
+        Peer::Ucx | Peer::Libfabric | Peer::Mpi | Peer::Iceoryx2 | Peer::SunRpc => return None,
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: inspection changes nothing. Only what VMMC cannot do without makes the command fail.
 
-use crate::args::Peer;
+use crate::args::{Peer, What};
 use crate::external;
 use crate::failure::Failure;
 use crate::machine::Machine;
@@ -329,10 +329,16 @@ fn nodes() -> Finding {
 
 /// Tools that `vmmc bench` compares with.
 fn tools() -> Vec<Finding> {
-    [("ucx", Peer::Ucx), ("libfabric", Peer::Libfabric), ("mpi", Peer::Mpi), ("iceoryx2", Peer::Iceoryx2)]
-        .into_iter()
-        .filter_map(|(about, peer)| {
-            Some(match external::find(peer)? {
+    let of = [
+        ("ucx", Peer::Ucx, What::Latency),
+        ("libfabric", Peer::Libfabric, What::Latency),
+        ("mpi", Peer::Mpi, What::Latency),
+        ("iceoryx2", Peer::Iceoryx2, What::Latency),
+        ("sunrpc", Peer::SunRpc, What::Rpc),
+    ];
+    of.into_iter()
+        .filter_map(|(about, peer, what)| {
+            Some(match external::find(peer, what)? {
                 Ok(_) => good(about, "found"),
                 Err(missing) => note(about, "not found", format!("a peer in `vmmc bench`: {}", missing.how)),
             })
