@@ -1,7 +1,7 @@
 //! Holds the statuses that a man page names against the errors that the code behind the call can
 //! give.
 //!
-//! A call's errors are those of the methods of `crates/vmmc` and `crates/job` that its body in
+//! A call's errors are those of the methods of `crates/vmmc`, `crates/job` and `crates/rpc` that its body in
 //! `bindings/c/src` calls; their kinds are those that the `kind.rs` of either gives them, and those
 //! of the errors inside of them.
 //!
@@ -42,6 +42,11 @@ const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_launched", &["Launched"]),
     ("vmmc_redirection", &["Redirection"]),
     ("vmmc_ring", &["Ring"]),
+    ("vmmc_rpc_answer", &["Bulk"]),
+    ("vmmc_rpc_call", &["Call"]),
+    ("vmmc_rpc_client", &["Client", "Request", "Call"]),
+    ("vmmc_rpc_pending", &["Pending", "Request"]),
+    ("vmmc_rpc_server", &["Server"]),
     ("vmmc_session", &["Session"]),
     ("vmmc_table", &["PinnedTable"]),
     ("vmmc_transfer", &["Transfer"]),
@@ -57,6 +62,9 @@ const BY_HELPER: &[(&str, &str, &str)] = &[
     ("builder.over(", "SessionBuilder", "over"),
     ("Job::attach()", "Job", "attach"),
     ("launch(options) }?.start()", "Launch", "start"),
+    ("builder.connect()", "ClientBuilder", "connect"),
+    (".serve(serve(", "ServerBuilder", "serve"),
+    ("pending)?.take(", "Request", "call"),
 ];
 
 type Kinds = BTreeSet<String>;
@@ -205,6 +213,9 @@ fn calls(errors: &BTreeMap<String, Kinds>, methods: &BTreeMap<(String, String), 
             if body.contains("range") || body.contains("part(") {
                 helpers.insert("OUT_OF_BOUNDS".into());
             }
+            if [".client()?", "server.get()?", "find(", "end("].iter().any(|owned| body.contains(owned)) {
+                helpers.insert("FORKED".into());
+            }
             let name = words(body).next().unwrap_or_default().to_string();
             found.push(Call { name, library, own: status(body), helpers });
         }
@@ -216,7 +227,7 @@ fn calls(errors: &BTreeMap<String, Kinds>, methods: &BTreeMap<(String, String), 
 fn pages_name_the_statuses_that_the_code_gives() {
     let header = std::fs::read_to_string(crate::root().join("bindings/c/include/vmmc.h")).unwrap();
     let mut library = String::new();
-    for folder in ["crates/vmmc/src", "crates/job/src"] {
+    for folder in ["crates/vmmc/src", "crates/job/src", "crates/rpc/src"] {
         sources(&crate::root().join(folder), &mut library);
     }
     let (errors, methods) = (kinds(&library), methods(&library));

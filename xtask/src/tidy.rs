@@ -42,8 +42,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "vmmc-utlb",
         ],
     ),
-    ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node"]),
-    ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node"]),
+    ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
+    ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
     ("xtask", &[]),
 ];
 

@@ -8,7 +8,7 @@
  * written by others meanwhile. Every wait has a deadline: `timeout_us` in microseconds, 0 looks once, VMMC_DEFAULT_TIMEOUT (any negative number) takes that
  * of the thread (vmmc_thread_timeout), else of the session (5 s unless set). In options, `size` is the size of the struct, and a field of 0 the default.
  *
- * Build with `pkg-config --cflags --libs vmmc`; the same seven examples as for Rust and Python are in bindings/c/examples; docs/c.md tells more. */
+ * Build with `pkg-config --cflags --libs vmmc`; the same examples as for Rust and Python are in bindings/c/examples; docs/c.md tells more. */
 
 
 #ifndef VMMC_H
@@ -115,6 +115,16 @@
  * For `flags` of vmmc_append_options: a full ring is VMMC_FULL at once.
  */
 #define VMMC_APPEND_AT_ONCE 2
+
+/**
+ * For `flags` of vmmc_rpc_client_options: the service of the user `owner` only.
+ */
+#define VMMC_RPC_OWNER 1
+
+/**
+ * For `flags` of vmmc_rpc_request: a bulk result is wanted; it lands in a buffer of the client.
+ */
+#define VMMC_RPC_WANTS_BULK 1
 
 /**
  * For `flags` of vmmc_session_options: do not start a node when none runs.
@@ -340,6 +350,54 @@ typedef enum vmmc_status {
      * The members of the job have changed: vmmc_job_changes() tells how.
      */
     VMMC_MEMBERS_CHANGED = 31,
+    /**
+     * The service has no such method.
+     */
+    VMMC_NO_METHOD = 32,
+    /**
+     * The service could not read the arguments of the call.
+     */
+    VMMC_BAD_ARGUMENTS = 33,
+    /**
+     * The service has too much to do: its queue is full. Call again later.
+     */
+    VMMC_SERVER_BUSY = 34,
+    /**
+     * The call was withdrawn by its caller.
+     */
+    VMMC_CANCELLED = 35,
+    /**
+     * The handler of the call says that it failed; vmmc_error_message() tells what it said.
+     */
+    VMMC_FAILED = 36,
+    /**
+     * The handler of the call panicked.
+     */
+    VMMC_PANICKED = 37,
+    /**
+     * The handler of the call let go of it without an answer.
+     */
+    VMMC_NO_ANSWER = 38,
+    /**
+     * The result of the call makes no sense.
+     */
+    VMMC_BAD_RESULT = 39,
+    /**
+     * The result of the call does not fit a frame of the client.
+     */
+    VMMC_RESULT_TOO_LONG = 40,
+    /**
+     * Arguments and bulk of the call do not fit a frame of the server.
+     */
+    VMMC_ARGUMENTS_TOO_LONG = 41,
+    /**
+     * The bulk result of the call did not get into the buffer of the client.
+     */
+    VMMC_BULK_DROPPED = 42,
+    /**
+     * The server was lost before it answered, or the one that it left the call to.
+     */
+    VMMC_LOST = 43,
 } vmmc_status;
 
 /**
@@ -562,6 +620,31 @@ typedef struct vmmc_redirection vmmc_redirection;
  * An export that many processes append records to.
  */
 typedef struct vmmc_ring vmmc_ring;
+
+/**
+ * What a call gave.
+ */
+typedef struct vmmc_rpc_answer vmmc_rpc_answer;
+
+/**
+ * A call, until it is answered.
+ */
+typedef struct vmmc_rpc_call vmmc_rpc_call;
+
+/**
+ * A way to a service, for any number of threads.
+ */
+typedef struct vmmc_rpc_client vmmc_rpc_client;
+
+/**
+ * A call under way.
+ */
+typedef struct vmmc_rpc_pending vmmc_rpc_pending;
+
+/**
+ * A server of a service.
+ */
+typedef struct vmmc_rpc_server vmmc_rpc_server;
 
 /**
  * A process's attachment to its node: the door to exports, imports, buffers and notifications.
@@ -1110,6 +1193,238 @@ typedef struct vmmc_append_options {
 } vmmc_append_options;
 
 /**
+ * Choices for a client.
+ */
+typedef struct vmmc_rpc_client_options {
+    /**
+     * sizeof (vmmc_rpc_client_options).
+     */
+    size_t size;
+    /**
+     * Name or `address:port` of the node of the service; NULL: this node.
+     */
+    const char *node;
+    /**
+     * How long a call waits for its answer, unless it says otherwise, and the connecting for the
+     * service, which need not exist yet; microseconds, 0: the session's timeout.
+     */
+    int64_t timeout_us;
+    /**
+     * VMMC_RPC_OWNER; without it, the service of this process's own user, or else of root.
+     */
+    uint32_t flags;
+    /**
+     * With VMMC_RPC_OWNER: user id of the server.
+     */
+    uint32_t owner;
+    /**
+     * Who may answer, the server and those that it passes calls on to: VMMC_ACCESS_SAME_USER,
+     * VMMC_ACCESS_ANYONE, VMMC_ACCESS_USERS.
+     */
+    uint32_t access;
+    /**
+     * With VMMC_ACCESS_USERS: how many.
+     */
+    uint32_t user_count;
+    /**
+     * With VMMC_ACCESS_USERS: their ids.
+     */
+    const uint32_t *users;
+    /**
+     * Frames for results, for each process that answers; 0: 4.
+     */
+    uint64_t frames;
+    /**
+     * Bytes of a frame: results are as long as that less a few; 0: 16 KiB.
+     */
+    uint64_t frame_bytes;
+    /**
+     * Buffers for bulk results. Each is in use from the call until its answer is freed; 0: 8.
+     */
+    uint64_t bulk_buffers;
+    /**
+     * Bytes of such a buffer; 0: 64 KiB.
+     */
+    uint64_t bulk_bytes;
+} vmmc_rpc_client_options;
+
+/**
+ * A call that is made. Arguments and bulk are used until the call of the library returns; together
+ * they fit a frame of the server.
+ */
+typedef struct vmmc_rpc_request {
+    /**
+     * sizeof (vmmc_rpc_request).
+     */
+    size_t size;
+    /**
+     * Number of the method, 1 to 65,535.
+     */
+    uint32_t method;
+    /**
+     * VMMC_RPC_WANTS_BULK.
+     */
+    uint32_t flags;
+    /**
+     * The arguments, in whatever form client and server agree on.
+     */
+    const void *arguments;
+    /**
+     * Their bytes.
+     */
+    size_t arguments_len;
+    /**
+     * Bulk that goes with them.
+     */
+    const void *bulk;
+    /**
+     * Its bytes.
+     */
+    size_t bulk_len;
+    /**
+     * How long to wait for the answer, microseconds; 0: as the client's options say.
+     */
+    int64_t timeout_us;
+} vmmc_rpc_request;
+
+/**
+ * Called once when a call has its answer, with VMMC_OK and the answer, which the function frees by
+ * vmmc_rpc_answer_free(), or with its error and NULL; then vmmc_error_message() and
+ * vmmc_error_may_have_happened() tell more until the function makes a call that fails. It runs in
+ * a call of the client from whatever thread, or on the thread of vmmc_rpc_client_background(); it
+ * may call in turn, should not wait, and must not unwind or jump out.
+ *
+ * It returns true. If it cannot run now, and has changed nothing, and not freed the answer, it
+ * returns false: then it is called again later, with the same.
+ */
+typedef bool (*vmmc_rpc_continuation)(enum vmmc_status status, struct vmmc_rpc_answer *answer, void *user);
+
+/**
+ * Choices for a server.
+ */
+typedef struct vmmc_rpc_server_options {
+    /**
+     * sizeof (vmmc_rpc_server_options).
+     */
+    size_t size;
+    /**
+     * Who may call: VMMC_ACCESS_SAME_USER, VMMC_ACCESS_ANYONE, VMMC_ACCESS_USERS.
+     */
+    uint32_t access;
+    /**
+     * With VMMC_ACCESS_USERS: how many.
+     */
+    uint32_t user_count;
+    /**
+     * With VMMC_ACCESS_USERS: their ids.
+     */
+    const uint32_t *users;
+    /**
+     * Threads that the handler runs on, up to 1,024; 0: it runs on the thread that takes the
+     * calls, one call after the other, which is fastest where none of them waits.
+     */
+    uint32_t threads;
+    /**
+     * Calls that wait for a thread; further ones get VMMC_SERVER_BUSY. 0: 256.
+     */
+    uint32_t queue;
+    /**
+     * Frames for long arguments and bulk, for each client; 0: 4.
+     */
+    uint64_t frames;
+    /**
+     * Bytes of a frame: arguments and bulk together are no longer; 0: 16 KiB.
+     */
+    uint64_t frame_bytes;
+} vmmc_rpc_server_options;
+
+/**
+ * What a handler is told of a call. Later releases may add fields at the end.
+ */
+typedef struct vmmc_rpc_incoming {
+    /**
+     * Number of the method.
+     */
+    uint32_t method;
+    /**
+     * Whether the caller has a buffer for a bulk result.
+     */
+    bool wants_bulk;
+    /**
+     * The arguments; valid until the call is answered, passed on or freed. Never NULL.
+     */
+    const void *arguments;
+    /**
+     * Their bytes.
+     */
+    size_t arguments_len;
+    /**
+     * Bytes of bulk that came with them, which vmmc_rpc_call_read_bulk() copies out.
+     */
+    uint64_t bulk_len;
+    /**
+     * Who sent it here, the caller or the server that has passed it on: the session with that
+     * one's node, 0 for this node. vmmc_session_node_of() names the node.
+     */
+    uint32_t sender_session;
+    /**
+     * The process, in the numbers of its node: vmmc_session_process() there.
+     */
+    uint32_t sender_process;
+    /**
+     * When the caller stops waiting, microseconds from now.
+     */
+    uint64_t left_us;
+} vmmc_rpc_incoming;
+
+/**
+ * Called for each call, on threads of the library. It answers by vmmc_rpc_call_answer() or one of
+ * its kin, or says by vmmc_rpc_call_defer() that it will be answered later; if it returns without
+ * either, the caller gets VMMC_NO_ANSWER and the handle is gone. `incoming` is valid until it
+ * returns. It must not unwind or jump out.
+ */
+typedef void (*vmmc_rpc_handler)(struct vmmc_rpc_call *call, const struct vmmc_rpc_incoming *incoming, void *user);
+
+/**
+ * What became of the calls of a server. Later releases may add fields at the end: pass sizeof
+ * (vmmc_rpc_counts) to vmmc_rpc_server_get_counts().
+ */
+typedef struct vmmc_rpc_counts {
+    /**
+     * Calls that a handler has begun.
+     */
+    uint64_t handled;
+    /**
+     * Answered with a result.
+     */
+    uint64_t done;
+    /**
+     * Answered with a failure, or not at all, or with arguments that made no sense.
+     */
+    uint64_t failed;
+    /**
+     * Turned away because the queue was full.
+     */
+    uint64_t busy;
+    /**
+     * Whose time was over before a handler began.
+     */
+    uint64_t late;
+    /**
+     * Withdrawn before a handler began.
+     */
+    uint64_t cancelled;
+    /**
+     * Passed on to another server.
+     */
+    uint64_t passed_on;
+    /**
+     * Messages that made no sense.
+     */
+    uint64_t misbehaved;
+} vmmc_rpc_counts;
+
+/**
  * Bounds of a session, for programs that plan.
  */
 typedef struct vmmc_limits {
@@ -1654,6 +1969,12 @@ enum vmmc_status vmmc_export_wait_word(const struct vmmc_export *export_,
  * this thread.
  */
 const char *vmmc_error_message(void);
+
+/**
+ * Whether the remote call that failed last in this thread may have been carried out all the same,
+ * so that to call again might do it twice. False if what failed last was no remote call.
+ */
+bool vmmc_error_may_have_happened(void);
 
 /**
  * Imports an export by its name. `options` may be NULL.
@@ -2263,6 +2584,215 @@ enum vmmc_status vmmc_import_post_append(const struct vmmc_import *import,
                                          size_t len,
                                          const struct vmmc_append_options *options,
                                          struct vmmc_transfer **transfer);
+
+/**
+ * Connects to the service of this name, whose server has to run meanwhile. `options` may be NULL.
+ * VMMC_TIMED_OUT: the server did not answer. VMMC_VERSION: it is of another release.
+ */
+enum vmmc_status vmmc_rpc_client_connect(const struct vmmc_session *session,
+                                         const char *service,
+                                         const struct vmmc_rpc_client_options *options,
+                                         struct vmmc_rpc_client **client);
+
+/**
+ * Calls a method, and waits for the answer, which the caller frees by vmmc_rpc_answer_free().
+ * After an error vmmc_error_may_have_happened() tells whether the call may have been carried out
+ * all the same.
+ */
+enum vmmc_status vmmc_rpc_client_call(const struct vmmc_rpc_client *client,
+                                      const struct vmmc_rpc_request *request_,
+                                      struct vmmc_rpc_answer **answer);
+
+/**
+ * Calls a method, and does not wait: vmmc_rpc_pending_poll() and vmmc_rpc_pending_wait() give the
+ * answer. After an error the call was not made.
+ */
+enum vmmc_status vmmc_rpc_client_start(const struct vmmc_rpc_client *client,
+                                       const struct vmmc_rpc_request *request_,
+                                       struct vmmc_rpc_pending **pending);
+
+/**
+ * Calls a method, and has `function` called, once and with `user`, when the answer is there, or an
+ * error, at the latest after the call's time. After an error of this call the method was not
+ * called, and the function does not run. Functions of a client that is freed do not run any more.
+ */
+enum vmmc_status vmmc_rpc_client_then(const struct vmmc_rpc_client *client,
+                                      const struct vmmc_rpc_request *request_,
+                                      vmmc_rpc_continuation function,
+                                      void *user);
+
+/**
+ * Takes answers that have come, and runs their functions; does not wait. Functions that could not
+ * run before run again.
+ */
+enum vmmc_status vmmc_rpc_client_poll(const struct vmmc_rpc_client *client);
+
+/**
+ * Starts a thread that takes answers and runs functions of vmmc_rpc_client_then(), so that nobody
+ * need poll or wait: for programs with an event loop of their own, which such a function tells,
+ * for example by an eventfd. It ends with the client; a second one is not started.
+ */
+enum vmmc_status vmmc_rpc_client_background(const struct vmmc_rpc_client *client);
+
+/**
+ * Calls that have no outcome yet.
+ */
+enum vmmc_status vmmc_rpc_client_outstanding(const struct vmmc_rpc_client *client, size_t *count);
+
+/**
+ * Frees the client, after functions of vmmc_rpc_client_then() that run now. Those that have not
+ * run do not run any more, so that what their `user` pointers name is the caller's to free.
+ * Pending calls stay until they are freed. VMMC_BUSY from such a function itself.
+ */
+enum vmmc_status vmmc_rpc_client_free(struct vmmc_rpc_client *client);
+
+/**
+ * The answer if it is there, else VMMC_AGAIN. Takes answers that have come. The answer, or the
+ * error of the call, is given once; after that it is VMMC_STALE.
+ */
+enum vmmc_status vmmc_rpc_pending_poll(const struct vmmc_rpc_pending *pending, struct vmmc_rpc_answer **answer);
+
+/**
+ * Waits for the answer: until the call's time is over with VMMC_DEFAULT_TIMEOUT, else no longer
+ * than that. VMMC_AGAIN: it is not there yet, and the call goes on. VMMC_TIMED_OUT: the call's
+ * time is over. The answer, or the error of the call, is given once; after that it is VMMC_STALE.
+ */
+enum vmmc_status vmmc_rpc_pending_wait(const struct vmmc_rpc_pending *pending,
+                                       int64_t timeout_us,
+                                       struct vmmc_rpc_answer **answer);
+
+/**
+ * Frees a pending call. If it has no answer yet it is withdrawn: no handler begins that has not
+ * begun, and its bulk result reaches nobody.
+ */
+enum vmmc_status vmmc_rpc_pending_free(struct vmmc_rpc_pending *pending);
+
+/**
+ * The result, and its bytes; valid until the answer is freed. Never NULL.
+ */
+enum vmmc_status vmmc_rpc_answer_result(const struct vmmc_rpc_answer *answer, const void **result, size_t *len);
+
+/**
+ * The bulk result, where it has landed, and its bytes; NULL and 0: the server gave none. Valid
+ * until the answer is freed, and its buffer is in use until then. A hostile server of the same
+ * node can write it all the same: copy what must not change before you check it.
+ */
+enum vmmc_status vmmc_rpc_answer_bulk(const struct vmmc_rpc_answer *answer, const void **bulk, size_t *len);
+
+/**
+ * Copies `len` bytes at `offset` of the bulk result out. VMMC_OUT_OF_BOUNDS: it is not that long,
+ * or there is none.
+ */
+enum vmmc_status vmmc_rpc_answer_read_bulk(const struct vmmc_rpc_answer *answer,
+                                           uint64_t offset,
+                                           void *into,
+                                           size_t len);
+
+/**
+ * Frees an answer; the buffer of its bulk result is free for another call.
+ */
+enum vmmc_status vmmc_rpc_answer_free(struct vmmc_rpc_answer *answer);
+
+/**
+ * Serves a service of this name, 1 to 64 bytes, on threads of the library: `handler` is called
+ * with `user` and a vmmc_rpc_incoming for each call, perhaps before this returns. With several
+ * threads it is called on several at once. `options` may be NULL.
+ */
+enum vmmc_status vmmc_rpc_server_create(const struct vmmc_session *session,
+                                        const char *service,
+                                        const struct vmmc_rpc_server_options *options,
+                                        vmmc_rpc_handler handler,
+                                        void *user,
+                                        struct vmmc_rpc_server **server);
+
+/**
+ * What became of calls so far. `size` is sizeof (vmmc_rpc_counts); fields that this library does
+ * not know are left as they are.
+ */
+enum vmmc_status vmmc_rpc_server_get_counts(const struct vmmc_rpc_server *server,
+                                            struct vmmc_rpc_counts *counts,
+                                            size_t size);
+
+/**
+ * Whether it serves: not when its node has gone.
+ */
+enum vmmc_status vmmc_rpc_server_is_serving(const struct vmmc_rpc_server *server, bool *serving);
+
+/**
+ * Ends a server, after the handlers that run; calls that no handler has begun are not answered.
+ * When it returns the handler is not called any more. Calls that were deferred can still be
+ * answered. VMMC_BUSY from a handler of the server itself.
+ */
+enum vmmc_status vmmc_rpc_server_free(struct vmmc_rpc_server *server);
+
+/**
+ * Copies `len` bytes at `offset` of the bulk that came with a call out. It is memory that its
+ * sender can write: copy what must not change before you check it.
+ */
+enum vmmc_status vmmc_rpc_call_read_bulk(const struct vmmc_rpc_call *call_, uint64_t offset, void *into, size_t len);
+
+/**
+ * Time until the caller stops waiting, microseconds.
+ */
+enum vmmc_status vmmc_rpc_call_left(const struct vmmc_rpc_call *call_, uint64_t *left_us);
+
+/**
+ * Whether the caller has withdrawn a call: a handler that works for long looks now and then.
+ */
+enum vmmc_status vmmc_rpc_call_cancelled(const struct vmmc_rpc_call *call_, bool *cancelled);
+
+/**
+ * Keeps a call beyond the return of its handler: it is answered later, from any thread, or freed
+ * by vmmc_rpc_call_free(). Say so before another thread gets the handle.
+ */
+enum vmmc_status vmmc_rpc_call_defer(const struct vmmc_rpc_call *call_);
+
+/**
+ * Answers a call with a result; its handle is gone on VMMC_OK, so a second answer is
+ * VMMC_BAD_HANDLE. Nobody waits for the caller. A result that does not fit a frame of the client
+ * is VMMC_RESULT_TOO_LONG there.
+ */
+enum vmmc_status vmmc_rpc_call_answer(struct vmmc_rpc_call *call_, const void *result, size_t len);
+
+/**
+ * Answers a call with a short result, and with bulk for the buffer of the caller, from wherever it
+ * is. If the caller has no buffer (`wants_bulk`) the bulk is dropped. Its handle is gone on
+ * VMMC_OK.
+ */
+enum vmmc_status vmmc_rpc_call_answer_bulk(struct vmmc_rpc_call *call_,
+                                           const void *result,
+                                           size_t len,
+                                           const void *bulk,
+                                           size_t bulk_len);
+
+/**
+ * Says that a call failed, and how, in up to 512 bytes; its caller gets VMMC_FAILED. Its handle is
+ * gone on VMMC_OK.
+ */
+enum vmmc_status vmmc_rpc_call_fail(struct vmmc_rpc_call *call_, const char *message);
+
+/**
+ * Says that there is no such method, with VMMC_NO_METHOD, or that the arguments are none of this
+ * method, with VMMC_BAD_ARGUMENTS; the caller gets that status. Its handle is gone on VMMC_OK.
+ */
+enum vmmc_status vmmc_rpc_call_refuse(struct vmmc_rpc_call *call_, int32_t reason);
+
+/**
+ * Leaves a call to another server, with these arguments and the bulk that came with it: that one
+ * answers the caller, whose bulk result lands in the caller's buffer. On VMMC_OK the handle is
+ * gone; after an error the call is still to be answered. The client stays connected until those
+ * that it has passed on are answered.
+ */
+enum vmmc_status vmmc_rpc_call_pass_on(struct vmmc_rpc_call *call_,
+                                       const struct vmmc_rpc_client *client,
+                                       uint32_t method_,
+                                       const void *arguments,
+                                       size_t len);
+
+/**
+ * Lets go of a call that was not answered: its caller gets VMMC_NO_ANSWER.
+ */
+enum vmmc_status vmmc_rpc_call_free(struct vmmc_rpc_call *call_);
 
 /**
  * Attaches to the user's node, starting it when none runs. `options` may be NULL.

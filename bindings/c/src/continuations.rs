@@ -9,11 +9,11 @@ use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
 use crate::notification::User;
 use crate::pinned::TableUser;
+use crate::running::Inside;
 use crate::session::vmmc_session;
 use crate::status::vmmc_status::{self, VMMC_BUSY, VMMC_FOREIGN, VMMC_OK};
 use crate::transfer::{Moving, UnderWay, vmmc_transfer};
 use crate::wait::within;
-use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use vmmc::{Continuations, TransferError, WaitFor};
@@ -54,31 +54,6 @@ pub(crate) struct Waiting(Continuations<'static>);
 // share. Transfers come out of the table of handles, which asks that they may go to another thread,
 // and functions from `then`, whose result may.
 unsafe impl Send for Waiting {}
-
-thread_local! {
-    /// Lists of which a function runs in this thread, the innermost last.
-    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// This thread runs a function of a list.
-struct Inside;
-
-impl Inside {
-    fn enter(handle: *const vmmc_continuations) -> Inside {
-        INSIDE.with_borrow_mut(|lists| lists.push(handle as usize));
-        Inside
-    }
-
-    fn is_in(handle: *const vmmc_continuations) -> bool {
-        INSIDE.with_borrow(|lists| lists.contains(&(handle as usize)))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.with_borrow_mut(|lists| lists.pop());
-    }
-}
 
 fn inside() -> Failure {
     let why = "one of these continuations runs in this thread; let it return first";
@@ -130,7 +105,7 @@ impl Object {
         handle: *const vmmc_continuations,
         find: impl FnOnce(&mut Continuations<'static>) -> Result<usize, Failure>,
     ) -> Result<usize, Failure> {
-        if Inside::is_in(handle) {
+        if Inside::is_in(handle as usize) {
             return Err(inside());
         }
         let _only = try_lock(&self.runner, "another thread runs these continuations; let it come back first")?;
@@ -142,7 +117,7 @@ impl Object {
                 Ok(moved) => (VMMC_OK, moved),
                 Err(error) => (Failure::from(error).keep(), 0),
             };
-            let _inside = Inside::enter(handle);
+            let _inside = Inside::enter(handle as usize);
             // SAFETY: the caller vouches for function and user pointer until the function has run
             // or the list is freed.
             unsafe { function(status, moved, user.0) }
@@ -255,5 +230,5 @@ pub unsafe extern "C" fn vmmc_continuations_len(
 /// VMMC_BUSY from a function of the list itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_continuations_free(continuations: *mut vmmc_continuations) -> vmmc_status {
-    call(|| if Inside::is_in(continuations) { Err(inside()) } else { handle::free(continuations) })
+    call(|| if Inside::is_in(continuations as usize) { Err(inside()) } else { handle::free(continuations) })
 }

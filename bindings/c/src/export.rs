@@ -142,12 +142,19 @@ pub(crate) fn rights(bits: u32) -> Result<Option<Rights>, Failure> {
 }
 
 pub(crate) unsafe fn access_of(options: &vmmc_export_options) -> Result<Access, Failure> {
-    Ok(match options.access {
+    // SAFETY: the caller's word, passed on.
+    unsafe { access(options.access, options.users, options.user_count) }
+}
+
+/// # Safety
+/// `users` is a list of the caller of that length, or not looked at.
+pub(crate) unsafe fn access(kind: u32, users: *const u32, count: u32) -> Result<Access, Failure> {
+    Ok(match kind {
         VMMC_ACCESS_SAME_USER => Access::SameUser,
         VMMC_ACCESS_ANYONE => Access::Anyone,
         VMMC_ACCESS_USERS => {
             // SAFETY: a list of the caller's options.
-            Access::Users(unsafe { list(options.users, options.user_count as usize, "users") }?.to_vec())
+            Access::Users(unsafe { list(users, count as usize, "users") }?.to_vec())
         }
         other => return Err(Failure::invalid(format!("`access` {other} means nothing"))),
     })

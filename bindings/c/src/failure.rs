@@ -4,24 +4,34 @@
 //! Invariant: no panic leaves this library; a message belongs to the thread that got its status.
 
 use crate::status::vmmc_status::{self, VMMC_BAD_HANDLE, VMMC_INTERNAL, VMMC_INVALID, VMMC_OK};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vmmc::Kind;
+use vmmc_rpc::RpcError;
 
 /// Why a call failed.
 pub(crate) struct Failure {
     status: vmmc_status,
     message: String,
+    /// Of a remote call, which may have been carried out.
+    may_have_happened: bool,
 }
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
+    static MAY_HAVE_HAPPENED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Failure {
     pub(crate) fn new(status: vmmc_status, message: impl Into<String>) -> Failure {
-        Failure { status, message: message.into() }
+        Failure { status, message: message.into(), may_have_happened: false }
+    }
+
+    /// Of a remote call.
+    pub(crate) fn of_call(error: RpcError) -> Failure {
+        let may_have_happened = error.may_have_happened();
+        Failure { may_have_happened, ..Failure::from(error) }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Failure {
@@ -42,6 +52,7 @@ impl Failure {
         let text = CString::new(self.message.replace('\0', "?")).unwrap_or_default();
         // A thread that is being taken down has nobody left to read the message.
         let _ = MESSAGE.try_with(|message| message.replace(text));
+        MAY_HAVE_HAPPENED.set(self.may_have_happened);
         self.status
     }
 }
@@ -58,6 +69,13 @@ impl<E: Kind + std::fmt::Display> From<E> for Failure {
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_error_message() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Whether the remote call that failed last in this thread may have been carried out all the same,
+/// so that to call again might do it twice. False if what failed last was no remote call.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmmc_error_may_have_happened() -> bool {
+    MAY_HAVE_HAPPENED.get()
 }
 
 /// Runs a call.

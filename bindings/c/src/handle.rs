@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::slots::{Slots, Use};
 use crate::{
     binding, buffer, continuations, endpoint, export, import, job, launch, node, notification, pinned, redirection,
-    ring, session, transfer,
+    ring, rpc_client, rpc_server, session, transfer,
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -28,6 +28,11 @@ pub(crate) enum Object {
     Endpoint(endpoint::Object),
     Connection(endpoint::ConnectionObject),
     Frame(endpoint::FrameObject),
+    RpcClient(rpc_client::Object),
+    RpcPending(rpc_client::PendingObject),
+    RpcAnswer(rpc_client::AnswerObject),
+    RpcServer(rpc_server::Object),
+    RpcCall(rpc_server::CallObject),
     Handler(notification::Object),
     Node(node::Object),
     Job(job::Object),

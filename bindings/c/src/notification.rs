@@ -65,6 +65,9 @@ pub(crate) struct User(pub(crate) *mut c_void);
 // SAFETY: the caller gives it to a handler that runs on a thread of the library, and says so by
 // calling `on_notification`; or to a continuation, which runs in the thread that runs them.
 unsafe impl Send for User {}
+// SAFETY: the caller gives it to a handler of calls, and says by the number of its threads that
+// several may have it at once.
+unsafe impl Sync for User {}
 
 /// The handler as Rust has it.
 fn handler(function: vmmc_notification_handler, user: *mut c_void) -> Result<impl FnMut(Notification) + Send, Failure> {

@@ -73,6 +73,30 @@ pub enum vmmc_status {
     VMMC_NO_JOB = 30,
     /// The members of the job have changed: vmmc_job_changes() tells how.
     VMMC_MEMBERS_CHANGED = 31,
+    /// The service has no such method.
+    VMMC_NO_METHOD = 32,
+    /// The service could not read the arguments of the call.
+    VMMC_BAD_ARGUMENTS = 33,
+    /// The service has too much to do: its queue is full. Call again later.
+    VMMC_SERVER_BUSY = 34,
+    /// The call was withdrawn by its caller.
+    VMMC_CANCELLED = 35,
+    /// The handler of the call says that it failed; vmmc_error_message() tells what it said.
+    VMMC_FAILED = 36,
+    /// The handler of the call panicked.
+    VMMC_PANICKED = 37,
+    /// The handler of the call let go of it without an answer.
+    VMMC_NO_ANSWER = 38,
+    /// The result of the call makes no sense.
+    VMMC_BAD_RESULT = 39,
+    /// The result of the call does not fit a frame of the client.
+    VMMC_RESULT_TOO_LONG = 40,
+    /// Arguments and bulk of the call do not fit a frame of the server.
+    VMMC_ARGUMENTS_TOO_LONG = 41,
+    /// The bulk result of the call did not get into the buffer of the client.
+    VMMC_BULK_DROPPED = 42,
+    /// The server was lost before it answered, or the one that it left the call to.
+    VMMC_LOST = 43,
 }
 
 use vmmc_status::*;
@@ -111,6 +135,18 @@ const NAMES: &[(vmmc_status, &CStr)] = &[
     (VMMC_INTERNAL, c"VMMC_INTERNAL"),
     (VMMC_NO_JOB, c"VMMC_NO_JOB"),
     (VMMC_MEMBERS_CHANGED, c"VMMC_MEMBERS_CHANGED"),
+    (VMMC_NO_METHOD, c"VMMC_NO_METHOD"),
+    (VMMC_BAD_ARGUMENTS, c"VMMC_BAD_ARGUMENTS"),
+    (VMMC_SERVER_BUSY, c"VMMC_SERVER_BUSY"),
+    (VMMC_CANCELLED, c"VMMC_CANCELLED"),
+    (VMMC_FAILED, c"VMMC_FAILED"),
+    (VMMC_PANICKED, c"VMMC_PANICKED"),
+    (VMMC_NO_ANSWER, c"VMMC_NO_ANSWER"),
+    (VMMC_BAD_RESULT, c"VMMC_BAD_RESULT"),
+    (VMMC_RESULT_TOO_LONG, c"VMMC_RESULT_TOO_LONG"),
+    (VMMC_ARGUMENTS_TOO_LONG, c"VMMC_ARGUMENTS_TOO_LONG"),
+    (VMMC_BULK_DROPPED, c"VMMC_BULK_DROPPED"),
+    (VMMC_LOST, c"VMMC_LOST"),
 ];
 
 /// Name of a status as the header spells it, for logs; "unknown status" for other numbers. The
@@ -147,5 +183,6 @@ mod tests {
         assert_eq!(vmmc_status::from(ErrorKind::Forked), VMMC_FORKED);
         assert_eq!(vmmc_status::from(ErrorKind::System), VMMC_SYSTEM);
         assert_eq!(vmmc_status::from(ErrorKind::Invalid), VMMC_INVALID);
+        assert_eq!(vmmc_status::from(ErrorKind::Lost), VMMC_LOST);
     }
 }

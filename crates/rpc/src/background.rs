@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use vmmc_host::{Deadline, Nanos};
 
 impl Client {
     /// Starts a thread that takes answers and runs continuations, so that nobody need poll or wait.
@@ -43,7 +44,7 @@ fn run(inner: &Weak<Inner>) {
             // A call that begins unparks it.
             std::thread::park_timeout(LIVENESS_EVERY);
         } else {
-            inner.drive();
+            inner.drive(Deadline(Nanos::MAX));
         }
     }
 }

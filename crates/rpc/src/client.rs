@@ -483,6 +483,21 @@ impl Pending {
         outcome
     }
 
+    /// The outcome, if it is there within this time. If not, the call goes on, until its deadline.
+    pub fn wait_within(&mut self, time: Duration) -> Option<Result<Answer, RpcError>> {
+        let until = self.client.inner.clock.deadline(time);
+        loop {
+            if let Some(outcome) = self.poll() {
+                return Some(outcome);
+            }
+            let inner = &*self.client.inner;
+            if until.left(inner.now()).is_none_or(|left| left.is_zero()) {
+                return None;
+            }
+            inner.drive(until.min(self.deadline));
+        }
+    }
+
     /// Withdraws the call: no handler begins that has not begun, and its bulk result reaches
     /// nobody.
     pub fn cancel(self) {}
@@ -622,11 +637,11 @@ impl Inner {
         self.known().calls.len() == 0 && self.ready().is_empty()
     }
 
-    /// Takes answers for a while, for whoever waits.
-    pub(crate) fn drive(&self) {
+    /// Takes answers for a while, for whoever waits; not beyond this time.
+    pub(crate) fn drive(&self, until: Deadline) {
         // A continuation that said "not now" is to run again soon.
         let soon = !self.ready().is_empty();
-        let until = self.clock.deadline(if soon { NOT_NOW_PAUSE } else { BACKGROUND_LOOK_EVERY });
+        let until = self.clock.deadline(if soon { NOT_NOW_PAUSE } else { BACKGROUND_LOOK_EVERY }).min(until);
         match self.answers.try_lock() {
             Ok(mut answers) => {
                 // Until there is an answer, or something to run: others may wait for their turn.

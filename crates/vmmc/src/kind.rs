@@ -72,6 +72,30 @@ pub enum ErrorKind {
     NoJob = 30,
     /// The members of the job have changed; a collective call cannot go on with those of before.
     MembersChanged = 31,
+    /// A service has no such method.
+    NoMethod = 32,
+    /// A service could not read the arguments of a call.
+    BadArguments = 33,
+    /// A service has too much to do.
+    ServerBusy = 34,
+    /// A call was withdrawn by its caller.
+    Cancelled = 35,
+    /// The handler of a call says that it failed.
+    Failed = 36,
+    /// The handler of a call panicked.
+    Panicked = 37,
+    /// The handler of a call gave no answer.
+    NoAnswer = 38,
+    /// The result of a call makes no sense.
+    BadResult = 39,
+    /// The result of a call does not fit what its caller takes.
+    ResultTooLong = 40,
+    /// The arguments of a call do not fit what its server takes.
+    ArgumentsTooLong = 41,
+    /// The bulk result of a call did not get into its buffer.
+    BulkDropped = 42,
+    /// The server of a call was lost before it answered.
+    Lost = 43,
 }
 
 /// Errors that have a kind.
