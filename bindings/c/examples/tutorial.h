@@ -83,6 +83,22 @@ static inline uint64_t wait_at_least(vmmc_export *memory, uint64_t offset, uint6
     return word;
 }
 
+/* Connects to a service, waiting ten seconds for it; calls wait as long. */
+static inline vmmc_rpc_client *connect_to(vmmc_session *session, const char *service) {
+    vmmc_rpc_client_options options = {.size = sizeof options, .timeout_us = 10000000};
+    vmmc_rpc_client *made;
+    must(vmmc_rpc_client_connect(session, service, &options, &made));
+    return made;
+}
+
+/* Calls a method whose result is of no interest. */
+static inline void call(vmmc_rpc_client *client, uint32_t method) {
+    vmmc_rpc_request request = {.size = sizeof request, .method = method};
+    vmmc_rpc_answer *answer;
+    must(vmmc_rpc_client_call(client, &request, &answer));
+    must(vmmc_rpc_answer_free(answer));
+}
+
 static inline void play(const struct role *roles, size_t count, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (strcmp(roles[i].name, name) == 0) {
