@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 use vmmc::{ErrorKind, Kind, Patience, with_patience};
+use vmmc_rpc::RpcError;
 
 thread_local! {
     /// What a signal handler raised during the wait that this thread is in.
@@ -49,7 +50,16 @@ pub(crate) fn wait<R: Send, E: Kind + Display + Send>(
     timeout: Option<f64>,
     run: impl FnOnce() -> Result<R, E> + Send,
 ) -> PyResult<R> {
-    let patience = Patience { timeout: duration(timeout)?, interrupted: Some(interrupted) };
+    waited_within(py, duration(timeout)?, run)?.map_err(raise)
+}
+
+/// Runs something that may wait, without the interpreter's lock; its error is the caller's to tell.
+pub(crate) fn waited<R: Send>(py: Python<'_>, run: impl FnOnce() -> R + Send) -> PyResult<R> {
+    waited_within(py, None, run)
+}
+
+fn waited_within<R: Send>(py: Python<'_>, timeout: Option<Duration>, run: impl FnOnce() -> R + Send) -> PyResult<R> {
+    let patience = Patience { timeout, interrupted: Some(interrupted) };
     settle(py.detach(|| with_patience(patience, run)))
 }
 
@@ -57,14 +67,12 @@ pub(crate) fn wait<R: Send, E: Kind + Display + Send>(
 /// writes meanwhile.
 pub(crate) fn wait_holding<R, E: Kind + Display>(run: impl FnOnce() -> Result<R, E>) -> PyResult<R> {
     let patience = Patience { timeout: None, interrupted: Some(interrupted) };
-    settle(with_patience(patience, run))
+    settle(with_patience(patience, run))?.map_err(raise)
 }
 
-fn settle<R, E: Kind + Display>(result: Result<R, E>) -> PyResult<R> {
-    if let Some(raised) = RAISED.take() {
-        return Err(raised);
-    }
-    result.map_err(raise)
+/// The result of a wait, unless a signal handler has raised.
+fn settle<R>(result: R) -> PyResult<R> {
+    RAISED.take().map_or(Ok(result), Err)
 }
 
 /// An error of the library as an exception.
@@ -73,11 +81,22 @@ pub(crate) fn raise(error: impl Kind + Display) -> PyErr {
     exception(error.kind(), error.to_string())
 }
 
+/// An error of a remote call as an exception.
+#[cold]
+pub(crate) fn call_error(error: RpcError) -> PyErr {
+    make(error.kind(), error.to_string(), error.may_have_happened())
+}
+
 /// An exception of a kind.
 #[cold]
 pub(crate) fn exception(kind: ErrorKind, message: String) -> PyErr {
+    make(kind, message, false)
+}
+
+fn make(kind: ErrorKind, message: String, may_have_happened: bool) -> PyErr {
     Python::attach(|py| {
-        let make = || py.import("vmmc._errors")?.getattr("make")?.call1((kind as u32, message));
+        let arguments = (kind as u32, message, may_have_happened);
+        let make = || py.import("vmmc._errors")?.getattr("make")?.call1(arguments);
         make().map_or_else(|error| error, PyErr::from_value)
     })
 }

@@ -25,9 +25,12 @@ mod launch;
 mod memory;
 mod node;
 mod notification;
+mod owned;
 mod pinned;
 mod redirection;
 mod ring;
+mod rpc_client;
+mod rpc_server;
 mod session;
 mod source;
 mod transfer;
@@ -61,6 +64,10 @@ mod _vmmc {
     use crate::redirection::{Redirection, Report};
     #[pymodule_export]
     use crate::ring::{Record, Ring};
+    #[pymodule_export]
+    use crate::rpc_client::{RpcClient, RpcPending};
+    #[pymodule_export]
+    use crate::rpc_server::{RpcCall, RpcServer};
     #[pymodule_export]
     use crate::session::{Session, attach};
     #[pymodule_export]

@@ -4,7 +4,12 @@ same thing, it is a base too.
 
 
 class Error(Exception):
-    """Anything that VMMC reports. The message names the thing, the numbers and the next step."""
+    """Anything that VMMC reports. The message names the thing, the numbers and the next step.
+
+    Of a remote call `may_have_happened` says whether it may have been carried out all the same.
+    """
+
+    may_have_happened: bool = False
 
 
 class Invalid(Error, ValueError):
@@ -127,6 +132,58 @@ class MembersChanged(Error, RuntimeError):
     """The members of the job have changed; Job.changes() tells how."""
 
 
+class CallError(Error):
+    """A remote call has no result."""
+
+
+class NoMethod(CallError, LookupError):
+    """The service has no such method."""
+
+
+class BadArguments(CallError, ValueError):
+    """The service could not read the arguments of the call."""
+
+
+class ServerBusy(CallError):
+    """The service has too much to do; call again later."""
+
+
+class Cancelled(CallError):
+    """The call was withdrawn by its caller."""
+
+
+class Failed(CallError):
+    """The handler of the call says that it failed."""
+
+
+class Panicked(CallError):
+    """The handler of the call panicked."""
+
+
+class NoAnswer(CallError):
+    """The handler of the call let go of it without an answer."""
+
+
+class BadResult(CallError, ValueError):
+    """The result of the call makes no sense."""
+
+
+class ResultTooLong(CallError):
+    """The result of the call does not fit a frame of the client."""
+
+
+class ArgumentsTooLong(CallError, ValueError):
+    """Arguments and bulk of the call do not fit a frame of the server."""
+
+
+class BulkDropped(CallError):
+    """The bulk result of the call did not get into the buffer of the client."""
+
+
+class Lost(CallError, ConnectionError):
+    """The server was lost before it answered, or the one that it left the call to."""
+
+
 # By the numbers of the library, which are also the status codes of the C interface.
 _BY_NUMBER: dict[int, type[Error]] = {
     1: Invalid,
@@ -159,14 +216,29 @@ _BY_NUMBER: dict[int, type[Error]] = {
     29: Internal,
     30: NoJob,
     31: MembersChanged,
+    32: NoMethod,
+    33: BadArguments,
+    34: ServerBusy,
+    35: Cancelled,
+    36: Failed,
+    37: Panicked,
+    38: NoAnswer,
+    39: BadResult,
+    40: ResultTooLong,
+    41: ArgumentsTooLong,
+    42: BulkDropped,
+    43: Lost,
 }
 
 for _class in _BY_NUMBER.values():
     # As users see them, in tracebacks and in pickles.
     _class.__module__ = "vmmc"
-Error.__module__ = "vmmc"
+for _class in (Error, CallError):
+    _class.__module__ = "vmmc"
 
 
-def make(number: int, message: str) -> Error:
+def make(number: int, message: str, may_have_happened: bool = False) -> Error:
     """The exception of a kind."""
-    return _BY_NUMBER.get(number, Error)(message)
+    error = _BY_NUMBER.get(number, Error)(message)
+    error.may_have_happened = may_have_happened
+    return error

@@ -35,6 +35,10 @@ __all__ = [
     "Redirection",
     "Report",
     "Ring",
+    "RpcCall",
+    "RpcClient",
+    "RpcPending",
+    "RpcServer",
     "Session",
     "TableRange",
     "Transfer",
@@ -894,3 +898,141 @@ def launch(
 
 def run_node(options: Sequence[str]) -> None:
     """Runs a node in this process until it is told to stop; options as those of `vmmc node run`."""
+
+@final
+class RpcClient:
+    """A way to a service whose methods have numbers, and take and give bytes; vmmc.rpc.RawClient.
+    Any number of threads use it.
+    """
+
+    def __new__(
+        cls,
+        session: Session,
+        service: str,
+        *,
+        node: str | None = None,
+        owner: int | None = None,
+        timeout: float | None = None,
+        answered_by: str | Sequence[int] | None = None,
+        frames: int | None = None,
+        frame_bytes: int | None = None,
+        bulk_buffers: int | None = None,
+        bulk_bytes: int | None = None,
+    ) -> RpcClient:
+        """Connects; choices as for vmmc.rpc.connect."""
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+    @property
+    def outstanding(self) -> int:
+        """Calls that have no outcome yet."""
+    def call(
+        self,
+        method: int,
+        arguments: _Bytes,
+        *,
+        bulk: _Bytes | None = None,
+        wants_bulk: bool | None = None,
+        timeout: float | None = None,
+    ) -> tuple[bytes, bytes | None]:
+        """Calls a method, and waits: result, and bulk if the server gave some. `bulk` goes along as it
+        is. Bulk comes back only into a buffer of the client: by default if one is free; True: or the
+        call is an error.
+        """
+    def start(
+        self,
+        method: int,
+        arguments: _Bytes,
+        *,
+        bulk: _Bytes | None = None,
+        wants_bulk: bool | None = None,
+        timeout: float | None = None,
+    ) -> RpcPending:
+        """As call, and does not wait."""
+    def poll(self) -> None:
+        """Takes answers that have come, for calls that are polled."""
+    def close(self) -> None:
+        """Closes it; calls under way go on."""
+    def __enter__(self) -> RpcClient: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class RpcPending:
+    """A call under way. Its end withdraws it."""
+
+    def poll(self) -> tuple[bytes, bytes | None] | None:
+        """Result and bulk, once they are there; else None. Gives them, or the error, once."""
+    def wait(self, timeout: float | None = None) -> tuple[bytes, bytes | None] | None:
+        """The same; waits until the call's time is over, or no longer than `timeout`."""
+    def when_done(self, function: Callable[[], object]) -> None:
+        """Calls a function, from whatever thread, when poll has something; at once if it has. One at a
+        time: a later one takes the place of the former.
+        """
+    def cancel(self) -> None:
+        """Withdraws the call: no handler begins that has not begun, and nobody gets its result."""
+
+@final
+class RpcServer:
+    """A service whose calls go to one function; see vmmc.rpc.serve_raw."""
+
+    def __new__(
+        cls,
+        session: Session,
+        service: str,
+        function: Callable[[RpcCall], object],
+        *,
+        threads: int | None = None,
+        queue: int | None = None,
+        access: str | Sequence[int] | None = None,
+        frames: int | None = None,
+        frame_bytes: int | None = None,
+    ) -> RpcServer: ...
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+    @property
+    def serving(self) -> bool:
+        """Whether it serves: not when it was closed, or its node has gone."""
+    def counts(self) -> dict[str, int]:
+        """What became of calls so far."""
+    def close(self) -> None:
+        """Ends it, after the functions that run. Not inside of one: that raises Busy."""
+
+@final
+class RpcCall:
+    """A call, until it is answered; vmmc.rpc.RawCall. Its end without an answer tells the caller that
+    there is none.
+    """
+
+    @property
+    def method(self) -> int:
+        """Number of the method."""
+    @property
+    def arguments(self) -> bytes:
+        """The arguments."""
+    @property
+    def wants_bulk(self) -> bool:
+        """Whether the caller has a buffer for a bulk result."""
+    @property
+    def sender(self) -> tuple[int, int, int]:
+        """Who sent it here, the caller or who has passed it on: session, process, import."""
+    @property
+    def left(self) -> float:
+        """Seconds until the caller stops waiting."""
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has withdrawn it."""
+    def bulk(self) -> bytes:
+        """A copy of the bulk that came with it."""
+    def answer(self, result: _Bytes, bulk: _Bytes | None = None) -> None:
+        """Answers, with bulk if the caller wants some. Nobody waits for the caller."""
+    def fail(self, message: str) -> None:
+        """Says that it failed, and how, in up to 512 bytes."""
+    def no_method(self) -> None:
+        """Says that there is no such method."""
+    def bad_arguments(self) -> None:
+        """Says that the arguments are none of this method."""
+    def pass_on(self, client: RpcClient, method: int, arguments: _Bytes) -> None:
+        """Leaves it to another server, with its bulk; that one answers the caller itself. After an
+        exception it is still to be answered.
+        """
