@@ -74,8 +74,14 @@ fn handler(function: Py<PyAny>, number: u64) -> impl Fn(Call) + Send + Sync + 's
         INSIDE.with_borrow_mut(|numbers| numbers.push(number));
         // An interpreter that is being taken down answers no more calls.
         let _ = Python::try_attach(|py| {
-            let done = RpcCall::new(py, call).and_then(|call| function.call1(py, (call,)));
-            if let Err(error) = done {
+            // What a call was not made an object for has no answer.
+            let Ok(call) = RpcCall::new(py, call).and_then(|call| Py::new(py, call)) else { return };
+            if let Err(error) = function.call1(py, (call.clone_ref(py),)) {
+                // Its traceback may hold the call.
+                if let Ok(call) = call.get().take() {
+                    let why = error.to_string();
+                    py.detach(|| call.fail(&why));
+                }
                 error.write_unraisable(py, Some(function.bind(py)));
             }
         });

@@ -347,6 +347,8 @@ mod tests {
     fn numbers_do_not_depend_on_white_space_and_do_on_everything_else() {
         let number = number_of("fn f (& self , a : u8) -> u8");
         assert_eq!(number, number_of("fn f(&self,a:u8)->u8"));
+        // The same stands in bindings/python/tests/test_rpc.py.
+        assert_eq!(number, 4034);
         for other in ["fn g(&self,a:u8)->u8", "fn f(&self,a:u16)->u8", "fn f(&self,a:u8)->u16", "fn f(&self,b:u8)->u8"]
         {
             assert_ne!(number, number_of(other), "{other}");

@@ -144,10 +144,12 @@ def _is_bytes(value: object) -> bool:
 
 def _encode_call(encoding: Encoding, name: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[bytes, Any]:
     """What goes out: arguments, and bulk or None."""
-    bulk, place = None, None
+    bulk: Any = None
+    place: Union[int, str, None] = None
     values: list[Any] = list(arguments)
     keywords = dict(keywords)
-    for where, value in [*enumerate(values), *keywords.items()]:
+    places: list[tuple[Union[int, str], Any]] = [*enumerate(values), *keywords.items()]
+    for where, value in places:
         if not _is_bytes(value):
             continue
         if place is not None:
