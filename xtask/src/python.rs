@@ -70,11 +70,8 @@ fn try_check(venv: &Path) -> Result<String, String> {
     build()?;
     install(venv)?;
     let node = format!("xtask-python-{}", std::process::id());
-    let tests = root().join("bindings/python/tests/test_vmmc.py");
-    step(venv, &node, "python-tests", &[tests.to_str().expect("the tree's path is UTF-8")])?;
-    let log = log_text("python-tests");
-    log.lines().filter(|line| line.contains("skipped")).for_each(crate::skipped);
-    let ran = log.lines().find(|line| line.starts_with("Ran ")).unwrap_or_default().to_string();
+    let ran = ["test_vmmc", "test_rpc"].iter().map(|tests| run_tests(venv, &node, tests)).collect::<Result<Vec<_>, _>>()?;
+    let ran = ran.join(", ");
     let examples = examples()?;
     let tutorial = examples.iter().try_for_each(|example| {
         let name = example.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
@@ -92,6 +89,16 @@ fn try_check(venv: &Path) -> Result<String, String> {
     let typed = typed.to_str().expect("the tree's path is UTF-8");
     step(venv, &node, "python-typed", &["-m", "mypy", "--strict", "--python-version", "3.11", typed])?;
     Ok(format!("{ran}; {} examples run; stubs agree with the module, and programs with them", examples.len()))
+}
+
+/// Runs a file of tests; says how many there were.
+fn run_tests(venv: &Path, node: &str, name: &str) -> Result<String, String> {
+    let tests = root().join("bindings/python/tests").join(name).with_extension("py");
+    let log = format!("python-{name}");
+    step(venv, node, &log, &[tests.to_str().expect("the tree's path is UTF-8")])?;
+    let log = log_text(&log);
+    log.lines().filter(|line| line.contains("skipped")).for_each(crate::skipped);
+    Ok(log.lines().find(|line| line.starts_with("Ran ")).unwrap_or_default().to_string())
 }
 
 /// `pip install ./bindings/python`.

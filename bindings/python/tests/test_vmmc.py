@@ -20,6 +20,7 @@ import weakref
 
 import vmmc
 import vmmc.aio
+import vmmc.rpc
 
 try:
     import numpy
@@ -851,7 +852,7 @@ class Readme(unittest.TestCase):
 
 class Reference(unittest.TestCase):
     def test_every_public_member_has_a_docstring(self) -> None:
-        own = [vmmc, vmmc.aio]
+        own = [vmmc, vmmc.aio, vmmc.rpc]
         named = {f"{module.__name__}.{name}": getattr(module, name) for module in own for name in public(module)}
         classes = {name: value for name, value in named.items() if isinstance(value, type)}
         for name, value in classes.items():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import array
 import mmap
+import pickle
 import socket
 
 import numpy
 import numpy.typing
 
 import vmmc
+import vmmc.rpc
 
 
 def bytes_like(there: vmmc.Import, export: vmmc.Export) -> None:
@@ -80,6 +82,35 @@ def messages(session: vmmc.Session) -> None:
     taken: vmmc.Message | None = endpoint.poll()
     place: int = session.wait_any([endpoint], 1.0)
     print(taken, place, endpoint.counts()["messages"])
+
+
+class Files:
+    @vmmc.rpc.method
+    def size(self, name: str) -> int:
+        return len(name)
+
+    @vmmc.rpc.deferred
+    def read(self, reply: vmmc.rpc.Reply, name: str) -> None:
+        reply.answer(name.encode()) if reply.left > 0 and not reply.cancelled else reply.fail("late")
+
+
+async def calls(session: vmmc.Session) -> None:
+    with vmmc.rpc.serve(session, "files", Files(), threads=2, access="anyone") as server:
+        files: vmmc.rpc.Client = vmmc.rpc.connect(session, "files", node="beta", timeout=1.0, encoding=pickle)
+        pending: vmmc.rpc.Pending[int] = files.within(2.0).size.start("a")
+        size: int = await pending if not pending.done() else pending.wait(1.0)
+        result, bulk = files.raw.call(vmmc.rpc.number("size"), numpy.zeros(4), bulk=b"x", wants_bulk=True)
+        print(size, result + (bulk or b""), server.counts()["done"])
+
+    def handle(call: vmmc.rpc.RawCall) -> None:
+        call.pass_on(files.raw, call.method, call.arguments) if call.method == 7 else call.answer(call.bulk())
+
+    vmmc.rpc.serve_raw(session, "raw", handle).close()
+    try:
+        files.size("b")
+    except vmmc.CallError as error:
+        if not error.may_have_happened:
+            files.size("b")
 
 
 def rings(session: vmmc.Session, there: vmmc.Import) -> None:

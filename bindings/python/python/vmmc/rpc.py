@@ -83,8 +83,13 @@ class Encoding(Protocol):
     use the same.
     """
 
-    def dumps(self, value: Any, /) -> bytes: ...
-    def loads(self, data: bytes, /) -> Any: ...
+    def dumps(self, value: Any, /) -> bytes:
+        """A value as bytes."""
+        ...
+
+    def loads(self, data: bytes, /) -> Any:
+        """The value again; raises whatever it likes of other bytes."""
+        ...
 
 
 class _Json:
