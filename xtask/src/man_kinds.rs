@@ -34,7 +34,7 @@ const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_buffer", &["Buffer"]),
     ("vmmc_connection", &["Connection"]),
     ("vmmc_continuations", &["Continuations"]),
-    ("vmmc_endpoint", &["Endpoint"]),
+    ("vmmc_endpoint", &["Endpoint", "TokenPool"]),
     ("vmmc_export", &["Export"]),
     ("vmmc_frame", &["Frame"]),
     ("vmmc_import", &["Import"]),
@@ -49,6 +49,7 @@ const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_rpc_server", &["Server"]),
     ("vmmc_session", &["Session"]),
     ("vmmc_table", &["PinnedTable"]),
+    ("vmmc_token_buffer", &["TokenBuffer"]),
     ("vmmc_transfer", &["Transfer"]),
 ];
 /// What a body writes, and the method that it calls by that.
@@ -56,7 +57,7 @@ const BY_HELPER: &[(&str, &str, &str)] = &[
     (" create(", "ExportBuilder", "create"),
     (" open(", "ImportBuilder", "open"),
     ("builder.name(name)).create()", "RingBuilder", "create"),
-    ("builder.notify(", "EndpointBuilder", "create"),
+    (" create(session, ", "EndpointBuilder", "create"),
     ("connect(endpoint)", "ConnectionBuilder", "open"),
     ("builder(options)?.attach()", "SessionBuilder", "attach"),
     ("builder.over(", "SessionBuilder", "over"),

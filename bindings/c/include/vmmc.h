@@ -161,6 +161,41 @@
 #define VMMC_INDEXED 4
 
 /**
+ * Bytes of a token.
+ */
+#define VMMC_TOKEN_BYTES 20
+
+/**
+ * For `by_token` of vmmc_message: no payload was sent by token.
+ */
+#define VMMC_BY_TOKEN_NONE 0
+
+/**
+ * For `by_token`: the payload is in the buffer of `token`, and has `payload_len` bytes.
+ */
+#define VMMC_BY_TOKEN_ARRIVED 1
+
+/**
+ * For `by_token`: the payload was dropped; `token` is none that is awaited here.
+ */
+#define VMMC_BY_TOKEN_WRONG 2
+
+/**
+ * For `by_token`: the payload was dropped; it has `payload_len` bytes, and the buffer is shorter.
+ */
+#define VMMC_BY_TOKEN_TOO_LONG 3
+
+/**
+ * For `by_token`: the payload was dropped; `token` has let another one in.
+ */
+#define VMMC_BY_TOKEN_USED 4
+
+/**
+ * For `by_token`: the payload was dropped; `token` was cancelled.
+ */
+#define VMMC_BY_TOKEN_CANCELLED 5
+
+/**
  * As a timeout: that of the thread, else that of the session.
  */
 #define VMMC_DEFAULT_TIMEOUT -1
@@ -657,6 +692,11 @@ typedef struct vmmc_session vmmc_session;
 typedef struct vmmc_table vmmc_table;
 
 /**
+ * A buffer that waits for a payload by its token, or has it.
+ */
+typedef struct vmmc_token_buffer vmmc_token_buffer;
+
+/**
  * A transfer under way.
  */
 typedef struct vmmc_transfer vmmc_transfer;
@@ -705,6 +745,16 @@ typedef struct vmmc_export_options {
 } vmmc_export_options;
 
 /**
+ * Names a buffer, for one payload. It travels in messages as it is, to whatever machine.
+ */
+typedef struct vmmc_token {
+    /**
+     * What they mean is the library's.
+     */
+    uint8_t bytes[VMMC_TOKEN_BYTES];
+} vmmc_token;
+
+/**
  * A message.
  */
 typedef struct vmmc_message {
@@ -730,9 +780,20 @@ typedef struct vmmc_message {
      */
     uint64_t payload_len;
     /**
-     * The payload, which the caller frees by vmmc_frame_free(); NULL: the message has none.
+     * The payload, which the caller frees by vmmc_frame_free(); NULL: the message has none in a
+     * frame.
      */
     struct vmmc_frame *payload;
+    /**
+     * Whether a payload was sent by token: VMMC_BY_TOKEN_NONE, VMMC_BY_TOKEN_ARRIVED, or why it
+     * was dropped: VMMC_BY_TOKEN_WRONG, VMMC_BY_TOKEN_TOO_LONG, VMMC_BY_TOKEN_USED,
+     * VMMC_BY_TOKEN_CANCELLED.
+     */
+    uint32_t by_token;
+    /**
+     * By which token.
+     */
+    struct vmmc_token token;
 } vmmc_message;
 
 /**
@@ -1782,6 +1843,18 @@ enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
                                       struct vmmc_endpoint **endpoint);
 
 /**
+ * An endpoint as of vmmc_endpoint_create(), with `tokens` buffers, 1 to 4,096, of `token_bytes`
+ * for payloads by token; see vmmc_endpoint_token_buffer().
+ */
+enum vmmc_status vmmc_endpoint_create_with_tokens(const struct vmmc_session *session,
+                                                  uint64_t frames,
+                                                  uint64_t frame_bytes,
+                                                  uint64_t tokens,
+                                                  uint64_t token_bytes,
+                                                  const struct vmmc_export_options *options,
+                                                  struct vmmc_endpoint **endpoint);
+
+/**
  * The next message, if there is one, else VMMC_AGAIN; lets in senders that have asked. Senders
  * take turns.
  */
@@ -1849,6 +1922,12 @@ enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
  * Bytes of payload that one message can have.
  */
 enum vmmc_status vmmc_connection_payload_max(const struct vmmc_connection *connection, uint64_t *bytes);
+
+/**
+ * VMMC_OK, or what every send would end with because the connection is broken: the owner has ended
+ * the endpoint (VMMC_REVOKED), or died, or its node has.
+ */
+enum vmmc_status vmmc_connection_check(const struct vmmc_connection *connection);
 
 /**
  * Waits until all that was sent is visible to the owner, who may not have taken it yet.
@@ -2913,6 +2992,72 @@ const char *vmmc_status_name(int32_t status);
  * Release of the library, as in "0.1.0". The string is constant.
  */
 const char *vmmc_version(void);
+
+/**
+ * A free buffer of an endpoint made by vmmc_endpoint_create_with_tokens(). Its token, from
+ * vmmc_token_buffer_token(), goes to whoever is to send the payload, be it through others; the
+ * message of that one says so, `by_token` of vmmc_message. Any thread may take buffers, also while
+ * another one waits for messages. VMMC_FULL: all are in use.
+ */
+enum vmmc_status vmmc_endpoint_token_buffer(const struct vmmc_endpoint *endpoint, struct vmmc_token_buffer **buffer);
+
+/**
+ * What names the buffer, for one payload.
+ */
+enum vmmc_status vmmc_token_buffer_token(const struct vmmc_token_buffer *buffer, struct vmmc_token *token);
+
+/**
+ * Bytes that a payload can have.
+ */
+enum vmmc_status vmmc_token_buffer_len(const struct vmmc_token_buffer *buffer, uint64_t *len);
+
+/**
+ * First byte, valid until the buffer is freed. A hostile sender of the same node can write it at
+ * any time: copy what must not change before you check it.
+ */
+enum vmmc_status vmmc_token_buffer_pointer(const struct vmmc_token_buffer *buffer, const void **pointer);
+
+/**
+ * Copies `len` bytes at `offset` out. Before the payload has come they mean nothing.
+ */
+enum vmmc_status vmmc_token_buffer_read(const struct vmmc_token_buffer *buffer,
+                                        uint64_t offset,
+                                        void *into,
+                                        size_t len);
+
+/**
+ * Bytes of the payload if it has come, else VMMC_AGAIN; also before its message is taken.
+ */
+enum vmmc_status vmmc_token_buffer_poll(const struct vmmc_token_buffer *buffer, uint64_t *len);
+
+/**
+ * Waits for the payload; `len` are its bytes.
+ */
+enum vmmc_status vmmc_token_buffer_wait(const struct vmmc_token_buffer *buffer, int64_t timeout_us, uint64_t *len);
+
+/**
+ * Cancels the token. True: nothing has come, and nothing will; false: a payload has come, or is
+ * coming.
+ */
+enum vmmc_status vmmc_token_buffer_cancel(const struct vmmc_token_buffer *buffer, bool *cancelled);
+
+/**
+ * Gives the buffer back; its token lets nothing in any more.
+ */
+enum vmmc_status vmmc_token_buffer_free(struct vmmc_token_buffer *buffer);
+
+/**
+ * Sends a control message as vmmc_connection_send() does, and a payload to the buffer of a token,
+ * which comes from the owner of the endpoint by whatever way. A token that lets nothing in does
+ * not hold up the control message, whose receiver is told why the payload was dropped.
+ */
+enum vmmc_status vmmc_connection_send_by_token(const struct vmmc_connection *connection,
+                                               const void *control,
+                                               size_t control_len,
+                                               const struct vmmc_token *token,
+                                               const void *payload,
+                                               size_t payload_len,
+                                               int64_t timeout_us);
 
 /**
  * Posts a send of `count` sources, one after the other to consecutive places from `offset` on:

@@ -11,11 +11,12 @@ use crate::memory::{bytes, bytes_mut, optional_string, string};
 use crate::options::{self, known_flags};
 use crate::session::vmmc_session;
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
+use crate::token::{of_message, vmmc_token};
 use crate::wait::{duration, optional, within};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
-use vmmc::{Connection, Endpoint, Frame, Message};
+use vmmc::{Connection, Endpoint, Frame, Message, TokenPool};
 
 /// Bytes of the longest control message.
 pub const VMMC_CONTROL_MESSAGE_BYTES_MAX: usize = 128;
@@ -24,7 +25,11 @@ const _: () = assert!(VMMC_CONTROL_MESSAGE_BYTES_MAX == vmmc::limits::CONTROL_ME
 /// Where messages of many senders come in.
 pub struct vmmc_endpoint(());
 
-pub(crate) struct Object(Mutex<Inbox>);
+pub(crate) struct Object {
+    inbox: Mutex<Inbox>,
+    /// Not under the lock: a thread may wait for messages meanwhile.
+    pub(crate) tokens: Option<TokenPool>,
+}
 handle!(vmmc_endpoint, Endpoint, Object, "endpoint");
 
 pub(crate) struct Inbox {
@@ -66,8 +71,15 @@ pub struct vmmc_message {
     pub control: [u8; VMMC_CONTROL_MESSAGE_BYTES_MAX],
     /// Bytes of the payload.
     pub payload_len: u64,
-    /// The payload, which the caller frees by vmmc_frame_free(); NULL: the message has none.
+    /// The payload, which the caller frees by vmmc_frame_free(); NULL: the message has none in a
+    /// frame.
     pub payload: *mut vmmc_frame,
+    /// Whether a payload was sent by token: VMMC_BY_TOKEN_NONE, VMMC_BY_TOKEN_ARRIVED, or why it
+    /// was dropped: VMMC_BY_TOKEN_WRONG, VMMC_BY_TOKEN_TOO_LONG, VMMC_BY_TOKEN_USED,
+    /// VMMC_BY_TOKEN_CANCELLED.
+    pub by_token: u32,
+    /// By which token.
+    pub token: vmmc_token,
 }
 
 /// What became of messages and senders of an endpoint.
@@ -98,7 +110,13 @@ fn lock<'a, T>(object: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>, Fa
 
 impl Object {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Inbox>, Failure> {
-        lock(&self.0, "endpoint")
+        lock(&self.inbox, "endpoint")
+    }
+}
+
+impl ConnectionObject {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Connection>, Failure> {
+        lock(&self.0, "connection")
     }
 }
 
@@ -109,13 +127,16 @@ impl Inbox {
             self.spare = put(handle::Object::Frame(FrameObject::default()))?;
         }
         let mut message = next(&mut self.endpoint)?;
+        let (by_token, token, payload_len) = of_message(message.by_token());
         let mut given = vmmc_message {
             sender_session: message.from().session,
             sender_process: message.from().process.0,
             control_len: message.control().len() as u64,
             control: [0; VMMC_CONTROL_MESSAGE_BYTES_MAX],
-            payload_len: 0,
+            payload_len,
             payload: std::ptr::null_mut(),
+            by_token,
+            token,
         };
         given.control[..message.control().len()].copy_from_slice(message.control());
         if let Some(frame) = message.take_payload() {
@@ -146,21 +167,54 @@ pub unsafe extern "C" fn vmmc_endpoint_create(
     options: *const vmmc_export_options,
     endpoint: *mut *mut vmmc_endpoint,
 ) -> vmmc_status {
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(endpoint, "endpoint", || create(session, (frames, frame_bytes), None, options)) }
+}
+
+/// An endpoint as of vmmc_endpoint_create(), with `tokens` buffers, 1 to 4,096, of `token_bytes`
+/// for payloads by token; see vmmc_endpoint_token_buffer().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_endpoint_create_with_tokens(
+    session: *const vmmc_session,
+    frames: u64,
+    frame_bytes: u64,
+    tokens: u64,
+    token_bytes: u64,
+    options: *const vmmc_export_options,
+    endpoint: *mut *mut vmmc_endpoint,
+) -> vmmc_status {
     let make = || {
-        // SAFETY: the caller's options.
-        let options = unsafe { options::read(options) }?;
-        known_flags(options.flags, VMMC_EXPORT_NOTIFY, "options of an endpoint")?;
-        if options.rights != 0 {
-            return Err(Failure::invalid("options of an endpoint: it gives no rights; leave `rights` 0"));
-        }
-        // SAFETY: lists and strings of the caller's options.
-        let (access, name) = unsafe { (access_of(&options)?, string(options.name, "name")?) };
-        let builder = get(session)?.endpoint(name).frames(frames, frame_bytes).access(access);
-        let endpoint = builder.notify(options.flags & VMMC_EXPORT_NOTIFY != 0).create()?;
-        put(handle::Object::Endpoint(Object(Mutex::new(Inbox { endpoint, spare: std::ptr::null_mut() }))))
+        // SAFETY: the caller's word, passed on.
+        unsafe { create(session, (frames, frame_bytes), Some((tokens, token_bytes)), options) }
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(endpoint, "endpoint", make) }
+}
+
+/// # Safety
+/// `options` is NULL or options of the caller.
+unsafe fn create(
+    session: *const vmmc_session,
+    frames: (u64, u64),
+    tokens: Option<(u64, u64)>,
+    options: *const vmmc_export_options,
+) -> Result<*mut vmmc_endpoint, Failure> {
+    // SAFETY: the caller's options.
+    let options = unsafe { options::read(options) }?;
+    known_flags(options.flags, VMMC_EXPORT_NOTIFY, "options of an endpoint")?;
+    if options.rights != 0 {
+        return Err(Failure::invalid("options of an endpoint: it gives no rights; leave `rights` 0"));
+    }
+    // SAFETY: lists and strings of the caller's options.
+    let (access, name) = unsafe { (access_of(&options)?, string(options.name, "name")?) };
+    let mut builder = get(session)?.endpoint(name).frames(frames.0, frames.1).access(access);
+    if let Some((count, bytes)) = tokens {
+        builder = builder.tokens(count, bytes);
+    }
+    let endpoint = builder.notify(options.flags & VMMC_EXPORT_NOTIFY != 0).create()?;
+    let tokens = endpoint.token_pool().cloned();
+    let inbox = Mutex::new(Inbox { endpoint, spare: std::ptr::null_mut() });
+    put(handle::Object::Endpoint(Object { inbox, tokens }))
 }
 
 /// The next message, if there is one, else VMMC_AGAIN; lets in senders that have asked. Senders
@@ -302,7 +356,7 @@ pub unsafe extern "C" fn vmmc_connection_send(
         let (control, payload) =
             unsafe { (bytes(control, control_len, "control")?, bytes(payload, payload_len, "payload")?) };
         let object = get(connection)?;
-        let mut connection = lock(&object.0, "connection")?;
+        let mut connection = object.lock()?;
         let sent = match duration(timeout_us) {
             None => connection.send(control, payload),
             Some(timeout) => connection.send_within(control, payload, timeout),
@@ -318,7 +372,17 @@ pub unsafe extern "C" fn vmmc_connection_payload_max(
     bytes: *mut u64,
 ) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
-    unsafe { give(bytes, "bytes", || Ok(lock(&get(connection)?.0, "connection")?.payload_bytes_max())) }
+    unsafe { give(bytes, "bytes", || Ok(get(connection)?.lock()?.payload_bytes_max())) }
+}
+
+/// VMMC_OK, or what every send would end with because the connection is broken: the owner has ended
+/// the endpoint (VMMC_REVOKED), or died, or its node has.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmmc_connection_check(connection: *const vmmc_connection) -> vmmc_status {
+    call(|| match get(connection)?.lock()?.broken() {
+        None => Ok(()),
+        Some(error) => Err(error.into()),
+    })
 }
 
 /// Waits until all that was sent is visible to the owner, who may not have taken it yet.
@@ -326,7 +390,7 @@ pub unsafe extern "C" fn vmmc_connection_payload_max(
 pub extern "C" fn vmmc_connection_flush(connection: *const vmmc_connection, timeout_us: i64) -> vmmc_status {
     call(|| {
         let object = get(connection)?;
-        let connection = lock(&object.0, "connection")?;
+        let connection = object.lock()?;
         Ok(within(timeout_us, || connection.flush())?)
     })
 }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::slots::{Slots, Use};
 use crate::{
     binding, buffer, continuations, endpoint, export, import, job, launch, node, notification, pinned, redirection,
-    ring, rpc_client, rpc_server, session, transfer,
+    ring, rpc_client, rpc_server, session, token, transfer,
 };
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -28,6 +28,7 @@ pub(crate) enum Object {
     Endpoint(endpoint::Object),
     Connection(endpoint::ConnectionObject),
     Frame(endpoint::FrameObject),
+    TokenBuffer(token::Object),
     RpcClient(rpc_client::Object),
     RpcPending(rpc_client::PendingObject),
     RpcAnswer(rpc_client::AnswerObject),

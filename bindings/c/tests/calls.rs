@@ -347,6 +347,92 @@ fn messages_with_payloads_go_to_one_endpoint() {
     must(vmmc_session_free(session));
 }
 
+/// A buffer of an endpoint, and its token.
+fn arm(endpoint: *mut vmmc_endpoint) -> (*mut vmmc_token_buffer, vmmc_token) {
+    let (mut buffer, mut token) = (null_mut(), vmmc_token { bytes: [0; VMMC_TOKEN_BYTES] });
+    // SAFETY: the places are ours.
+    unsafe {
+        must(vmmc_endpoint_token_buffer(endpoint, &mut buffer));
+        must(vmmc_token_buffer_token(buffer, &mut token));
+    }
+    (buffer, token)
+}
+
+#[test]
+fn payloads_by_token_land_in_their_buffers_or_say_why_not() {
+    let session = attach("c-tokens");
+    let (size, name) = (size_of::<vmmc_export_options>(), c"answers".as_ptr());
+    let options = vmmc_export_options { size, name, rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+    // SAFETY: numbers only.
+    let mut message: vmmc_message = unsafe { std::mem::zeroed() };
+    let (mut endpoint, mut len, mut is_cancelled, mut pointer, mut spare) = (null_mut(), 7, false, null(), null_mut());
+    // SAFETY: options, memory and places are ours.
+    unsafe {
+        assert_eq!(vmmc_endpoint_create_with_tokens(session, 0, 0, 0, 64, &options, &mut endpoint), VMMC_INVALID);
+        must(vmmc_endpoint_create_with_tokens(session, 0, 0, 2, 4096, &options, &mut endpoint));
+        let answers = connect(session, endpoint, c"answers");
+        must(vmmc_connection_check(answers));
+        let send = |token: &vmmc_token, payload: &[u8]| {
+            let (data, len) = (payload.as_ptr().cast(), payload.len());
+            vmmc_connection_send_by_token(answers, c"here".as_ptr().cast(), 4, token, data, len, SECOND_US)
+        };
+        let mut sent = |token: &vmmc_token, payload: &[u8]| {
+            must(send(token, payload));
+            must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+            assert_eq!((&message.control[..message.control_len as usize], message.payload), (&b"here"[..], null_mut()));
+            (message.by_token, message.token == *token, message.payload_len)
+        };
+        let (first, token) = arm(endpoint);
+        must(vmmc_token_buffer_len(first, &mut len));
+        assert_eq!((len, vmmc_token_buffer_poll(first, &mut len)), (4096, VMMC_AGAIN));
+        assert_eq!(vmmc_token_buffer_wait(first, 1_000, &mut len), VMMC_TIMED_OUT);
+        assert_eq!(sent(&token, &[1; 4097]), (VMMC_BY_TOKEN_TOO_LONG, true, 4097));
+        assert_eq!(sent(&token, b"a long answer"), (VMMC_BY_TOKEN_ARRIVED, true, 13));
+        must(vmmc_token_buffer_poll(first, &mut len));
+        let mut letter = [0u8; 13];
+        must(vmmc_token_buffer_read(first, 0, letter.as_mut_ptr().cast(), 13));
+        must(vmmc_token_buffer_pointer(first, &mut pointer));
+        assert_eq!((len, &letter, *pointer.cast::<u8>()), (13, b"a long answer", b'a'));
+        assert_eq!(vmmc_token_buffer_read(first, 4090, letter.as_mut_ptr().cast(), 13), VMMC_OUT_OF_BOUNDS);
+        assert_eq!(sent(&token, b"another one"), (VMMC_BY_TOKEN_USED, true, 0));
+        must(vmmc_token_buffer_cancel(first, &mut is_cancelled));
+        assert!(!is_cancelled, "something has come");
+        let (second, token) = arm(endpoint);
+        assert_eq!(vmmc_endpoint_token_buffer(endpoint, &mut spare), VMMC_FULL);
+        must(vmmc_token_buffer_cancel(second, &mut is_cancelled));
+        assert!(is_cancelled);
+        assert_eq!(sent(&token, b"late"), (VMMC_BY_TOKEN_CANCELLED, true, 0));
+        assert_eq!(sent(&vmmc_token { bytes: [9; VMMC_TOKEN_BYTES] }, b"x"), (VMMC_BY_TOKEN_WRONG, true, 0));
+        assert_eq!(vmmc_connection_send_by_token(answers, null(), 0, null(), null(), 0, 0), VMMC_INVALID);
+        must(vmmc_token_buffer_free(first));
+        must(vmmc_token_buffer_free(second));
+        assert_eq!(vmmc_token_buffer_free(second), VMMC_BAD_HANDLE);
+        // A buffer can be had also while another thread waits for messages.
+        let waiting = endpoint as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // SAFETY: numbers only, and the place is ours.
+                let mut message: vmmc_message = std::mem::zeroed();
+                must(vmmc_endpoint_wait(waiting as *mut _, 10 * SECOND_US, &mut message));
+                assert_eq!(message.by_token, VMMC_BY_TOKEN_ARRIVED);
+            });
+            let (third, token) = arm(endpoint);
+            must(send(&token, b"meanwhile"));
+            must(vmmc_token_buffer_wait(third, 10 * SECOND_US, &mut len));
+            assert_eq!(len, 9);
+            must(vmmc_token_buffer_free(third));
+        });
+        must(vmmc_endpoint_free(endpoint));
+        assert_eq!(vmmc_connection_check(answers), VMMC_REVOKED);
+        must(vmmc_connection_free(answers));
+        let mut without = null_mut();
+        must(vmmc_endpoint_create(session, 0, 0, &options, &mut without));
+        assert_eq!(vmmc_endpoint_token_buffer(without, &mut spare), VMMC_INVALID);
+        must(vmmc_endpoint_free(without));
+    }
+    must(vmmc_session_free(session));
+}
+
 #[test]
 fn callers_memory_is_exported_in_place_and_usable_after() {
     let session = attach("c-own-memory");
