@@ -7,6 +7,7 @@ use crate::arguments::natural_or_none;
 use crate::bytes::Source;
 use crate::errors::{Detached, duration, exception, raise, wait};
 use crate::export;
+use crate::token::{self, ByToken, TokenBuffer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::os::fd::AsRawFd;
@@ -20,6 +21,8 @@ pub(crate) struct Endpoint {
     /// None once it has ended.
     inner: Detached<Mutex<Option<vmmc::Endpoint>>>,
     name: String,
+    /// Not under the lock: a thread may wait for messages meanwhile.
+    tokens: Option<vmmc::TokenPool>,
 }
 
 /// A way to an endpoint.
@@ -38,6 +41,8 @@ pub(crate) struct Message {
     control: Py<PyBytes>,
     /// The payload; None: it has none.
     payload: Option<Py<Frame>>,
+    /// What became of a payload that was sent by token; None: there was none.
+    by_token: Option<Py<ByToken>>,
     /// Who sent it: the session with its node (0: this node), the process there, its import.
     sender: (u32, u32, u64),
 }
@@ -54,6 +59,7 @@ pub(crate) struct Frame {
 pub(crate) struct EndpointOptions<'a> {
     pub(crate) frames: u64,
     pub(crate) frame_bytes: u64,
+    pub(crate) tokens: Option<(u64, u64)>,
     pub(crate) access: Option<&'a Bound<'a, PyAny>>,
     pub(crate) notify: bool,
 }
@@ -82,8 +88,9 @@ impl Message {
             let len = frame.len();
             Py::new(py, Frame { inner: Mutex::new(Some(frame)), len })
         });
+        let by_token = message.by_token().map(|by_token| Py::new(py, ByToken::new(py, by_token))).transpose()?;
         let sender = (from.session, from.process.0, from.import.to_u64());
-        Ok(Message { control, payload: payload.transpose()?, sender })
+        Ok(Message { control, payload: payload.transpose()?, by_token, sender })
     }
 }
 
@@ -98,8 +105,12 @@ impl Endpoint {
         if let Some(who) = options.access {
             builder = builder.access(export::access(who)?);
         }
+        if let Some((count, bytes)) = options.tokens {
+            builder = builder.tokens(count, bytes);
+        }
         let endpoint = wait(py, None, || builder.create())?;
-        Ok(Endpoint { inner: Detached::new(Mutex::new(Some(endpoint))), name: name.to_string() })
+        let tokens = endpoint.token_pool().cloned();
+        Ok(Endpoint { inner: Detached::new(Mutex::new(Some(endpoint))), name: name.to_string(), tokens })
     }
 
     pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, Option<vmmc::Endpoint>>> {
@@ -148,6 +159,13 @@ impl Endpoint {
         let mut guard = self.lock()?;
         let endpoint = guard.as_mut().ok_or_else(ended)?;
         Message::new(py, wait(py, timeout, || endpoint.wait())?)
+    }
+
+    /// A free buffer for a payload by token, of an endpoint made with tokens.
+    fn token_buffer(&self) -> PyResult<TokenBuffer> {
+        let none = || vmmc::TokenError::None { endpoint: self.name.clone() };
+        let pool = self.tokens.as_ref().ok_or_else(none).map_err(raise)?;
+        TokenBuffer::arm(pool)
     }
 
     /// A descriptor for event loops, of an endpoint made with notify: readable when poll may have
@@ -245,6 +263,33 @@ impl Connection {
             true => connection.send_within(control, payload, Duration::ZERO),
             false => connection.send(control, payload),
         })
+    }
+
+    /// Sends a control message, and a payload to the buffer of a token.
+    #[pyo3(signature = (control, token, payload, *, at_once=false, timeout=None))]
+    fn send_by_token(
+        &self,
+        py: Python<'_>,
+        control: &Bound<'_, PyAny>,
+        token: &Bound<'_, PyAny>,
+        payload: &Bound<'_, PyAny>,
+        at_once: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (control, token, payload) = (Source::of(control)?, token::parse(token)?, Source::of(payload)?);
+        let (control, payload) = (control.bytes(), payload.bytes());
+        let mut guard = lock(&self.inner, "connection")?;
+        let connection = guard.as_mut().ok_or_else(closed)?;
+        wait(py, timeout, || match at_once {
+            true => connection.send_by_token_within(control, token, payload, Duration::ZERO),
+            false => connection.send_by_token(control, token, payload),
+        })
+    }
+
+    /// Raises what every send would raise, if the connection is broken.
+    fn check(&self) -> PyResult<()> {
+        let guard = lock(&self.inner, "connection")?;
+        guard.as_ref().ok_or_else(closed)?.broken().map_or(Ok(()), |error| Err(raise(error)))
     }
 
     /// Waits until all that was sent is visible to the owner, who may not have taken it yet.

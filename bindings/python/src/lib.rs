@@ -33,6 +33,7 @@ mod rpc_client;
 mod rpc_server;
 mod session;
 mod source;
+mod token;
 mod transfer;
 mod wait_any;
 
@@ -72,6 +73,8 @@ mod _vmmc {
     use crate::session::{Session, attach};
     #[pymodule_export]
     use crate::source::{BufferRange, LentRange, Pinned, TableRange};
+    #[pymodule_export]
+    use crate::token::{ByToken, TokenBuffer};
     #[pymodule_export]
     use crate::transfer::Transfer;
     #[pymodule_export]

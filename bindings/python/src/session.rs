@@ -90,18 +90,22 @@ impl Session {
     }
 
     /// An endpoint, to which others connect and send messages.
-    #[pyo3(signature = (name, *, frames=None, frame_bytes=None, access=None, notify=false))]
+    #[pyo3(signature = (name, *, frames=None, frame_bytes=None, tokens=None, token_bytes=None, access=None, notify=false))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn endpoint(
         &self,
         py: Python<'_>,
         name: &str,
         #[pyo3(from_py_with = natural_or_none)] frames: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] frame_bytes: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] tokens: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] token_bytes: Option<u64>,
         access: Option<&Bound<'_, PyAny>>,
         notify: bool,
     ) -> PyResult<Endpoint> {
         let (frames, frame_bytes) = (frames.unwrap_or(0), frame_bytes.unwrap_or(4096));
-        Endpoint::make(py, &self.inner, name, EndpointOptions { frames, frame_bytes, access, notify })
+        let tokens = tokens.map(|count| (count, token_bytes.unwrap_or(64 << 10)));
+        Endpoint::make(py, &self.inner, name, EndpointOptions { frames, frame_bytes, tokens, access, notify })
     }
 
     /// Connects to an endpoint, whose owner has to poll or wait meanwhile.

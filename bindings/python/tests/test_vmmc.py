@@ -179,6 +179,59 @@ class Moving(Case):
         with self.assertRaises(vmmc.UnknownName):
             self.session.connect("orders")
 
+    def test_payloads_by_token_land_in_their_buffers_or_say_why_not(self) -> None:
+        with self.session.endpoint("answers", tokens=2, token_bytes=4096) as endpoint:
+            answers = self.connect(endpoint)
+            answers.check()
+
+            def sent(token: bytes, payload: bytes) -> tuple[object, ...]:
+                answers.send_by_token(b"here", token, payload, timeout=PATIENCE_S)
+                message = endpoint.wait()
+                self.assertEqual((message.control, message.payload, message.by_token.token), (b"here", None, token))
+                return message.by_token.length, message.by_token.dropped
+
+            first = endpoint.token_buffer()
+            self.assertEqual((len(first.token), first.capacity, first.poll()), (20, 4096, None))
+            with self.assertRaises(vmmc.TimedOut):
+                first.wait(0.001)
+            self.assertEqual(sent(first.token, bytes(4097)), (None, "too long"))
+            self.assertEqual(sent(first.token, b"a long answer"), (13, None))
+            self.assertEqual((first.poll(), first.wait(), bytes(first), first.read(2, 4)), (13, 13, b"a long answer", b"long"))
+            for wrong in ((4090, 7), (4097, 0), (2**63, 1)):
+                with self.assertRaises(vmmc.OutOfBounds):
+                    first.read(*wrong)
+            self.assertEqual(sent(first.token, b"another one"), (None, "used"))
+            self.assertFalse(first.cancel(), "something has come")
+            with endpoint.token_buffer() as second:
+                with self.assertRaises(vmmc.Full):
+                    endpoint.token_buffer()
+                self.assertTrue(second.cancel())
+                self.assertEqual(sent(second.token, b"late"), (None, "cancelled"))
+            with self.assertRaises(vmmc.Stale):
+                second.poll()
+            self.assertEqual(sent(bytes(20), b"x"), (None, "wrong"))
+            with self.assertRaisesRegex(vmmc.Invalid, "it has 20"):
+                answers.send_by_token(b"", b"short", b"")
+            # A buffer can be had also while another thread waits for messages.
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                waiting = pool.submit(endpoint.wait, PATIENCE_S)
+                third = endpoint.token_buffer()
+                answers.send_by_token(b"now", third.token, b"meanwhile")
+                self.assertEqual(waiting.result().by_token.length, 9)
+                self.assertEqual(bytes(third), b"meanwhile")
+            self.assertIsNone(self.took_plain(endpoint, answers).by_token)
+        with self.assertRaises(vmmc.Revoked):
+            answers.check()
+        with self.session.endpoint("bare") as bare, self.assertRaises(vmmc.Error):
+            bare.token_buffer()
+        with self.assertRaises(vmmc.Invalid):
+            self.session.endpoint("none", tokens=0)
+
+    @staticmethod
+    def took_plain(endpoint: vmmc.Endpoint, connection: vmmc.Connection) -> vmmc.Message:
+        connection.send(b"plain")
+        return endpoint.wait()
+
     def test_messages_come_to_an_event_loop(self) -> None:
         async def main() -> None:
             with self.session.endpoint("loop", notify=True) as endpoint:

@@ -123,3 +123,14 @@ def rings(session: vmmc.Session, there: vmmc.Import) -> None:
     taken: vmmc.Record | None = ring.take()
     there.append(taken.data if taken else ring.wait(1.0).data)
     ring.close()
+
+
+def tokens(session: vmmc.Session, answers: vmmc.Connection) -> None:
+    endpoint = session.endpoint("answers", tokens=8, token_bytes=1 << 20)
+    with endpoint.token_buffer() as buffer:
+        answers.send_by_token(b"here", buffer.token, numpy.zeros(4), at_once=True)
+        by_token: vmmc.ByToken | None = endpoint.wait().by_token
+        if by_token is not None and by_token.length is not None and not buffer.cancel():
+            print(buffer.wait(1.0), bytes(buffer), buffer.read(0, by_token.length), buffer.capacity)
+        elif by_token is not None and by_token.dropped == "too long":
+            answers.check()

@@ -14,6 +14,7 @@ __all__ = [
     "Binding",
     "Buffer",
     "BufferRange",
+    "ByToken",
     "Connection",
     "Continuations",
     "Endpoint",
@@ -41,6 +42,7 @@ __all__ = [
     "RpcServer",
     "Session",
     "TableRange",
+    "TokenBuffer",
     "Transfer",
     "Word",
     "Writable",
@@ -139,12 +141,15 @@ class Session:
         *,
         frames: int | None = None,
         frame_bytes: int | None = None,
+        tokens: int | None = None,
+        token_bytes: int | None = None,
         access: Literal["same user", "anyone"] | Sequence[int] | None = None,
         notify: bool = False,
     ) -> Endpoint:
         """An endpoint, to which others connect and send messages. Each sender has so many frames
         for payloads (default none, up to 64), of so many bytes (default 4096, a multiple of 8, up
-        to 65536). notify gives it a fileno().
+        to 65536). It has `tokens` buffers for payloads by token (default none, up to 4096), of
+        `token_bytes` (default 65536). notify gives it a fileno().
         """
     def connect(
         self, endpoint: str, *, node: str | None = None, owner: int | None = None, wait: float | None = None
@@ -612,6 +617,10 @@ class Endpoint:
         """The next message; None if there is none. Lets in senders that have asked."""
     def wait(self, timeout: float | None = None) -> Message:
         """The next message; waits for one, and lets in senders meanwhile."""
+    def token_buffer(self) -> TokenBuffer:
+        """A free buffer for a payload by token, of an endpoint made with tokens; Full: all are in use.
+        Any thread may ask, also while another one waits for messages.
+        """
     def fileno(self) -> int:
         """A descriptor for event loops, of an endpoint made with notify: readable when poll may have
         something, and for ever when the node has gone. See vmmc.aio.
@@ -639,6 +648,14 @@ class Connection:
         """Sends a control message of up to 128 bytes, and a payload; waits for room, or raises Full
         at once. Messages of a connection come in the order of these calls, each behind its payload.
         """
+    def send_by_token(
+        self, control: _Bytes, token: _Bytes, payload: _Bytes, *, at_once: bool = False, timeout: float | None = None
+    ) -> None:
+        """Sends a control message, and a payload to the buffer of a token of the endpoint's owner. One
+        that lets nothing in does not hold up the message, whose receiver is told why.
+        """
+    def check(self) -> None:
+        """Raises what every send would raise, if the connection is broken."""
     def flush(self, timeout: float | None = None) -> None:
         """Waits until all that was sent is visible to the owner, who may not have taken it yet."""
     def close(self) -> None:
@@ -657,11 +674,56 @@ class Message:
     def payload(self) -> Frame | None:
         """The payload; None: it has none."""
     @property
+    def by_token(self) -> ByToken | None:
+        """What became of a payload that was sent by token; None: there was none."""
+    @property
     def sender(self) -> tuple[int, int, int]:
         """Who sent it: the session with its node (0: this node), the process there, its import.
 
         `Session.node_of` names the node.
         """
+
+@final
+class ByToken:
+    """What became of a payload that was sent by token."""
+
+    @property
+    def token(self) -> bytes:
+        """The token."""
+    @property
+    def length(self) -> int | None:
+        """Bytes in its buffer; None: the payload was dropped."""
+    @property
+    def dropped(self) -> Literal["wrong", "too long", "used", "cancelled"] | None:
+        """Why the payload was dropped; None: it was not."""
+
+@final
+class TokenBuffer:
+    """A buffer that waits for one payload by its token, or has it. Made by Endpoint.token_buffer. Its
+    end cancels the token.
+    """
+
+    @property
+    def token(self) -> bytes:
+        """What names it, for one payload: 20 bytes, to be sent to whoever has the payload."""
+    @property
+    def capacity(self) -> int:
+        """Bytes that a payload can have."""
+    def poll(self) -> int | None:
+        """Bytes of the payload; None: none has come."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the payload; gives its bytes."""
+    def cancel(self) -> bool:
+        """Cancels the token. True: nothing has come, and nothing will; False: a payload has come, or is
+        coming.
+        """
+    def read(self, offset: int | None = None, length: int | None = None) -> bytes:
+        """A copy of bytes of the buffer; of the payload without arguments."""
+    def __bytes__(self) -> bytes: ...
+    def close(self) -> None:
+        """Gives it back, as its end does; its token lets nothing in any more."""
+    def __enter__(self) -> TokenBuffer: ...
+    def __exit__(self, *_reasons: object) -> None: ...
 
 @final
 class Frame:
@@ -913,7 +975,7 @@ class RpcClient:
         node: str | None = None,
         owner: int | None = None,
         timeout: float | None = None,
-        answered_by: str | Sequence[int] | None = None,
+        answered_by: Literal["same user", "anyone"] | Sequence[int] | None = None,
         frames: int | None = None,
         frame_bytes: int | None = None,
         bulk_buffers: int | None = None,
@@ -983,7 +1045,7 @@ class RpcServer:
         *,
         threads: int | None = None,
         queue: int | None = None,
-        access: str | Sequence[int] | None = None,
+        access: Literal["same user", "anyone"] | Sequence[int] | None = None,
         frames: int | None = None,
         frame_bytes: int | None = None,
     ) -> RpcServer: ...

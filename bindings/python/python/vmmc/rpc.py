@@ -27,7 +27,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Optional, Protocol, TypeVar, Union
+from typing import Any, Generic, Literal, Optional, Protocol, TypeVar, Union
 
 from ._errors import BadResult, Cancelled, Error, Invalid, TimedOut
 from ._vmmc import RpcCall as RawCall
@@ -61,6 +61,7 @@ __all__ = [
 _log = logging.getLogger("vmmc.rpc")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _T = TypeVar("_T")
+_Users = Union[Literal["same user", "anyone"], Sequence[int]]
 
 # The first byte of what Python calls with: no encoding of arguments in Rust begins so by chance.
 _MAGIC = b"\xff"
@@ -367,7 +368,7 @@ def connect(
     node: Optional[str] = None,
     owner: Optional[int] = None,
     timeout: Optional[float] = None,
-    answered_by: Union[str, Sequence[int], None] = None,
+    answered_by: Optional[_Users] = None,
     frames: Optional[int] = None,
     frame_bytes: Optional[int] = None,
     bulk_buffers: Optional[int] = None,
@@ -670,7 +671,7 @@ def serve(
     *what: Any,
     threads: int = 0,
     queue: Optional[int] = None,
-    access: Union[str, Sequence[int], None] = None,
+    access: Optional[_Users] = None,
     frames: Optional[int] = None,
     frame_bytes: Optional[int] = None,
     encoding: Encoding = JSON,
@@ -709,7 +710,7 @@ def serve_raw(
     *,
     threads: int = 0,
     queue: Optional[int] = None,
-    access: Union[str, Sequence[int], None] = None,
+    access: Optional[_Users] = None,
     frames: Optional[int] = None,
     frame_bytes: Optional[int] = None,
 ) -> Server:
