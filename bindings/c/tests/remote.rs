@@ -293,11 +293,14 @@ fn calls_go_on_while_nobody_waits_for_them() {
     end(session, &[], &[server]);
 }
 
+/// The result, or the status and whether there was no answer.
+type Outcome = Result<Vec<u8>, (vmmc_status, bool)>;
+
 /// What a continuation is to do, and has seen.
 struct Followed {
     client: AtomicPtr<vmmc_rpc_client>,
     refusals: AtomicU32,
-    results: std::sync::Mutex<Vec<Result<Vec<u8>, (vmmc_status, bool)>>>,
+    results: std::sync::Mutex<Vec<Outcome>>,
 }
 
 unsafe extern "C" fn follow(status: vmmc_status, answer: *mut vmmc_rpc_answer, user: *mut c_void) -> bool {
