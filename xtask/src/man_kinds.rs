@@ -1,8 +1,8 @@
 //! Holds the statuses that a man page names against the errors that the code behind the call can
 //! give.
 //!
-//! A call's errors are those of the methods of `crates/vmmc`, `crates/job` and `crates/rpc` that its body in
-//! `bindings/c/src` calls; their kinds are those that the `kind.rs` of either gives them, and those
+//! A call's errors are those of the methods of `crates/vmmc`, `crates/job` and `crates/rpc` that
+//! its body in `bindings/c/src` calls; their kinds are those that these crates give them, and those
 //! of the errors inside of them.
 //!
 //! Invariant: a page names no status that its call cannot end with by these types, and leaves out

@@ -94,6 +94,7 @@ const EXCEPT: &[&str] = &[
     "<vmmc.Continuations of … transfers>",
     "<vmmc.Job …, rank … of …>",
     "<vmmc.Session process … on node …>",
+    "<vmmc.TokenBuffer of … bytes>",
     "Event(…, ranks=…, number=…, text=…)",
     "Job(…, rank … of …)",
     "Launched(job …, … ranks on … nodes)",

@@ -148,6 +148,10 @@ def _is_bytes(value: object) -> bool:
     return True
 
 
+class _NoCall(ValueError):
+    """Bytes that no Python client sends."""
+
+
 def _encode_call(encoding: Encoding, name: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[bytes, Any]:
     """What goes out: arguments, and bulk or None."""
     bulk: Any = None
@@ -177,23 +181,23 @@ def _encode_call(encoding: Encoding, name: str, arguments: Sequence[Any], keywor
 
 
 def _decode_call(encoding: Encoding, data: bytes, bulk: Callable[[], bytes]) -> tuple[str, list[Any], dict[str, Any]]:
-    """Name, arguments and keywords. Raises ValueError or whatever the encoding does."""
+    """Name, arguments and keywords. Raises _NoCall or whatever the encoding does."""
     if data[:1] != _MAGIC:
-        raise ValueError("these are no arguments of a Python client")
+        raise _NoCall
     parts = encoding.loads(data[1:])
     if not isinstance(parts, list) or not 2 <= len(parts) <= 4:
-        raise ValueError("a call has two to four parts")
+        raise _NoCall
     name, values = parts[0], parts[1]
     keywords = parts[2] if len(parts) > 2 else {}
     place = parts[3] if len(parts) > 3 else None
     if not isinstance(name, str) or not isinstance(values, list) or not isinstance(keywords, dict):
-        raise ValueError("the parts of a call are a name, a list and a dict")
+        raise _NoCall
     if isinstance(place, str) and place in keywords:
         keywords[place] = bulk()
     elif isinstance(place, int) and 0 <= place < len(values):
         values[place] = bulk()
     elif place is not None:
-        raise ValueError("the bulk has no place among the arguments")
+        raise _NoCall
     return name, values, keywords
 
 
