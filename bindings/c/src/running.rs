@@ -103,6 +103,7 @@ impl Drop for Running<'_> {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_gate_closes_when_what_runs_behind_it_is_over() {
@@ -115,7 +116,8 @@ mod tests {
                 gate.close();
                 assert!(over.load(Ordering::Acquire), "it closed while a function ran");
             });
-            while !gate.state().closed {
+            let end = Instant::now() + Duration::from_secs(20);
+            while !gate.state().closed && Instant::now() < end {
                 std::thread::yield_now();
             }
             assert!(gate.enter().is_none());
