@@ -130,6 +130,8 @@ class Calls(Case):
         self.client = rpc.connect(self.session, "various")
 
     def tearDown(self) -> None:
+        # A server waits for its methods.
+        self.various.go.set()
         self.client.close()
         self.server.close()
         del self.client, self.server, self.various
@@ -236,9 +238,10 @@ class Calls(Case):
                 await self.client.fails_later.start()
             with self.assertRaises(vmmc.TimedOut):
                 await self.client.within(0.02).waits.start()
+            held = self.client.waits.start()
             with self.assertRaises(TimeoutError):
-                await asyncio.wait_for(self.client.waits.start(), 0.02)
-            self.assertEqual(self.client.raw.outstanding, 0)
+                await asyncio.wait_for(held, 0.02)
+            self.assertEqual(self.client.raw.outstanding, 0, "it was withdrawn")
             done = self.client.echo.start("there")
             done.wait()
             self.assertEqual(await done, "there")
@@ -375,8 +378,13 @@ class Raw(Case):
             # Nor is a Python service one of others.
             with rpc.serve(self.session, "python", Various()) as python:
                 other = rpc.RawClient(self.session, "python")
-                with self.assertRaises(vmmc.BadArguments):
-                    other.call(rpc.number("echo"), b"\x01\x02")
+                wild = [b"", b"\x01\x02", b'["echo",[]]', b"\xff", b"\xff{}", b"\xff[1,[]]", b'\xff["echo",{}]']
+                wild += [b'\xff["echo",[],[]]', b'\xff["echo",[1],{},true]', b'\xff["echo",[1],{},1]', b'\xff["echo",[1],{},-1]']
+                wild += [b'\xff["echo",[1],{},"x"]', b'\xff["echo",[],{},null,1]', b"\xff" + b"[" * 10_000, b"\xff\xff\xfe"]
+                for arguments in wild:
+                    with self.subTest(arguments[:20]), self.assertRaises(vmmc.BadArguments):
+                        other.call(rpc.number("echo"), arguments)
+                self.assertEqual(other.call(rpc.number("echo"), b'\xff["echo",[1]]', wants_bulk=False), (b"v1", None))
                 self.assertTrue(python.serving)
             client.close()
             with self.assertRaises(vmmc.Stale):

@@ -1094,6 +1094,47 @@ class Processes(unittest.TestCase):
         self.assertEqual(child.returncode, code, said)
         return said
 
+    def test_calls_between_processes_and_the_death_of_the_server(self) -> None:
+        server = self.start(
+            """
+            import vmmc.rpc
+
+            @vmmc.rpc.method
+            def echo(value, data=b""):
+                return [value, len(data)]
+
+            @vmmc.rpc.method
+            def die():
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            server = vmmc.rpc.serve(vmmc.attach(), "mortal", echo, die)
+            time.sleep(60)
+            """
+        )
+        client = self.start(
+            """
+            import vmmc.rpc
+            mortal = vmmc.rpc.connect(vmmc.attach(), "mortal", timeout=30)
+            assert mortal.echo("living", b"12") == ["living", 2]
+            before = mortal.die.start()
+            start = time.monotonic()
+            try:
+                before.wait()
+            except vmmc.Lost as error:
+                assert error.may_have_happened and isinstance(error, ConnectionError)
+                print("lost after", time.monotonic() - start)
+            try:
+                mortal.echo("dead")
+            except ConnectionError as error:
+                assert not error.may_have_happened, error
+                print("gone")
+            """
+        )
+        said = self.finish(client)
+        self.assertIn("lost after", said)
+        self.assertIn("gone", said)
+        self.finish(server, -signal.SIGKILL)
+
     def test_two_processes_and_the_death_of_one(self) -> None:
         owner = self.start(
             """

@@ -597,7 +597,7 @@ _open: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Server:
-    """A service that is served until it is closed. Made by `serve` and `serve_raw`."""
+    """A service, served until it is closed or nobody holds this. Made by `serve`, `serve_raw`."""
 
     def __init__(self, raw: RawServer, dispatch: Optional[_Dispatch] = None) -> None:
         self.raw = raw
