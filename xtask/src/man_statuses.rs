@@ -185,7 +185,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_rpc_call_defer", &["STALE", "FORKED"]),
     ("vmmc_rpc_call_answer*", &["STALE", "FORKED"]),
     ("vmmc_rpc_call_fail", &["STALE", "FORKED"]),
-    ("vmmc_rpc_call_refuse", &["INVALID", "STALE", "FORKED", "NO_METHOD", "BAD_ARGUMENTS"]),
+    ("vmmc_rpc_call_refuse", &["INVALID", "STALE", "FORKED"]),
     ("vmmc_rpc_call_pass_on", CALL),
     ("vmmc_rpc_call_pass_on", &["STALE"]),
     ("vmmc_rpc_call_free", &["STALE", "FORKED"]),

@@ -385,18 +385,18 @@ pub unsafe extern "C" fn vmmc_rpc_call_fail(call_: *mut vmmc_rpc_call, message: 
 /// method, with VMMC_BAD_ARGUMENTS; the caller gets that status. Its handle is gone on VMMC_OK.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_rpc_call_refuse(call_: *mut vmmc_rpc_call, reason: i32) -> vmmc_status {
-    call(|| {
-        const NO_METHOD: i32 = VMMC_NO_METHOD as i32;
-        const BAD_ARGUMENTS: i32 = VMMC_BAD_ARGUMENTS as i32;
-        match reason {
-            NO_METHOD => end(call_, Call::no_method),
-            BAD_ARGUMENTS => end(call_, Call::bad_arguments),
-            _ => {
-                let why = format!("`reason` is {reason}; give VMMC_NO_METHOD or VMMC_BAD_ARGUMENTS");
-                Err(Failure::invalid(why))
-            }
-        }
-    })
+    call(|| end(call_, refusal(reason)?))
+}
+
+/// How a call is refused.
+fn refusal(reason: i32) -> Result<fn(Call), Failure> {
+    const NO_METHOD: i32 = VMMC_NO_METHOD as i32;
+    const BAD_ARGUMENTS: i32 = VMMC_BAD_ARGUMENTS as i32;
+    match reason {
+        NO_METHOD => Ok(Call::no_method),
+        BAD_ARGUMENTS => Ok(Call::bad_arguments),
+        _ => Err(Failure::invalid(format!("`reason` is {reason}; give VMMC_NO_METHOD or VMMC_BAD_ARGUMENTS"))),
+    }
 }
 
 /// Leaves a call to another server, with these arguments and the bulk that came with it: that one

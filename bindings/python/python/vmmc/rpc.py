@@ -26,7 +26,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, Literal, Optional, Protocol, TypeVar, Union
 
 from ._errors import BadResult, Cancelled, Error, Invalid, TimedOut
@@ -119,6 +119,10 @@ def number(text: str) -> int:
     for byte in "".join(text.split()).encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return max((value >> 16) ^ (value & 0xFFFF), 1)
+
+
+# As a client needs it for each call.
+_number_of = lru_cache(maxsize=1024)(number)
 
 
 def method(function: _Function) -> _Function:
@@ -309,15 +313,15 @@ class Method:
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._name = name
-        self._number = number(name)
+        self._number = _number_of(name)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         """Calls, and waits for the result."""
         client = self._client
         encoded, bulk = _encode_call(client._encoding, self._name, arguments, keywords)
         return self._decode(*client.raw.call(self._number, encoded, bulk=bulk, timeout=client._timeout))
 
-    def start(self, *arguments: Any, **keywords: Any) -> Pending[Any]:
+    def start(self, /, *arguments: Any, **keywords: Any) -> Pending[Any]:
         """Calls, and does not wait: the result can be waited for or awaited."""
         client = self._client
         encoded, bulk = _encode_call(client._encoding, self._name, arguments, keywords)
