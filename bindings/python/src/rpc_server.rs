@@ -77,12 +77,12 @@ fn handler(function: Py<PyAny>, number: u64) -> impl Fn(Call) + Send + Sync + 's
             // What a call was not made an object for has no answer.
             let Ok(call) = RpcCall::new(py, call).and_then(|call| Py::new(py, call)) else { return };
             if let Err(error) = function.call1(py, (call.clone_ref(py),)) {
+                let why = error.to_string();
+                error.write_unraisable(py, Some(function.bind(py)));
                 // Its traceback may hold the call.
                 if let Ok(call) = call.get().take() {
-                    let why = error.to_string();
                     py.detach(|| call.fail(&why));
                 }
-                error.write_unraisable(py, Some(function.bind(py)));
             }
         });
         INSIDE.with_borrow_mut(|numbers| numbers.pop());

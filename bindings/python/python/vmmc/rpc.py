@@ -96,11 +96,14 @@ class Encoding(Protocol):
 class _Json:
     """JSON as the module json writes it: tuples become lists, and keys of dicts strings."""
 
+    _encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+    _decoder = json.JSONDecoder()
+
     def dumps(self, value: Any, /) -> bytes:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return self._encoder.encode(value).encode()
 
     def loads(self, data: bytes, /) -> Any:
-        return json.loads(data)
+        return self._decoder.decode(data.decode())
 
     def __repr__(self) -> str:
         return "vmmc.rpc.JSON"
