@@ -532,3 +532,27 @@ fn the_child_of_a_fork_is_told_so_and_can_leave() {
     assert_eq!(call(client, ECHO, b"parent"), Ok(b"parent".to_vec()));
     end(session, &[client], &[server]);
 }
+
+#[test]
+fn a_session_that_leaves_takes_its_servers_and_clients_along() {
+    let session = attach("c-rpc-leave");
+    let server = serve(session, "various", 2, 0, various);
+    let client = connect(session, "various");
+    let pending = start(client, &request(ECHO, b"before"));
+    must(vmmc_session_leave(session));
+    until(|| {
+        let mut serving = true;
+        // SAFETY: the place is ours.
+        must(unsafe { vmmc_rpc_server_is_serving(server, &mut serving) });
+        !serving
+    });
+    // It may have its answer already.
+    let before = wait(pending, VMMC_DEFAULT_TIMEOUT);
+    assert!([Ok(b"before".to_vec()), Err(VMMC_NODE_GONE), Err(VMMC_LOST)].contains(&before), "{before:?}");
+    assert_eq!(call(client, ECHO, b"after"), Err(VMMC_NODE_GONE), "{}", message());
+    // In whatever order.
+    must(vmmc_session_free(session));
+    must(vmmc_rpc_server_free(server));
+    must(vmmc_rpc_client_free(client));
+    must(vmmc_rpc_pending_free(pending));
+}
