@@ -313,18 +313,18 @@ fn then(
     function: Function,
     user: User,
 ) -> impl FnMut(&mut Result<Answer, RpcError>) -> Then + Send + 'static {
+    // Also when the function could not run the first time.
+    let mut filled = false;
     move |outcome| {
         let user = &user;
         let Some(_running) = gate.enter() else { return Then::Done };
+        if outcome.is_ok() {
+            let taken = RpcError::Cancelled { service: String::new() };
+            filled = std::mem::replace(outcome, Err(taken)).is_ok_and(|answer| spare.fill(answer).is_ok());
+        }
         let (status, answer) = match outcome {
-            Ok(answer) => {
-                let empty = Answer { result: Vec::new(), bulk: None };
-                match spare.fill(std::mem::replace(answer, empty)) {
-                    Ok(handle) => (VMMC_OK, handle),
-                    Err(failure) => (failure.keep(), std::ptr::null_mut()),
-                }
-            }
-            Err(error) => (Failure::of_call(error.clone()).keep(), std::ptr::null_mut()),
+            Err(error) if !filled => (Failure::of_call(error.clone()).keep(), std::ptr::null_mut()),
+            _ => (VMMC_OK, spare.0),
         };
         // SAFETY: the caller vouches for function and user pointer until the function has run or
         // the client is freed.

@@ -64,11 +64,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The outcome as Python has it.
 fn give<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Given<'py>> {
-    let Answer { result, bulk } = outcome.map_err(call_error)?;
+    let answer = outcome.map_err(call_error)?;
     let copy = |bulk: Bulk| {
         PyBytes::new_with(py, bulk.len() as usize, |into| bulk.read(0, into).map_err(crate::errors::raise))
     };
-    Ok((PyBytes::new(py, &result), bulk.map(copy).transpose()?))
+    Ok((PyBytes::new(py, &answer.result), answer.bulk.map(copy).transpose()?))
 }
 
 impl RpcClient {
