@@ -84,6 +84,7 @@ mod connecting;
 mod error;
 pub mod limits;
 mod link;
+mod polled;
 mod server;
 #[cfg(test)]
 mod simulated;
@@ -95,6 +96,7 @@ pub use call::Call;
 pub use client::SERVICE_PREFIX;
 pub use client::{Answer, Bulk, Client, ClientBuilder, Pending, Request, Then};
 pub use error::{RpcError, ServeError};
+pub use polled::PolledServer;
 pub use server::{Server, ServerBuilder, ServerCounts};
 pub use typed::{Reply, Typed};
 

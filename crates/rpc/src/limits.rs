@@ -43,6 +43,8 @@ pub const BACKGROUND_LOOK_EVERY: Duration = Duration::from_millis(10);
 pub const NOT_NOW_PAUSE: Duration = Duration::from_millis(1);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
+/// How long a wait for calls lasts while answers wait for room.
+pub const PUSH_EVERY: Duration = Duration::from_millis(1);
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
 /// arguments and results of four calls at once.
 pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);
