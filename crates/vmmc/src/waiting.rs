@@ -106,7 +106,7 @@ pub(crate) struct Waiting {
     kick: OwnedFd,
     /// Deliveries so far.
     epoch: AtomicU64,
-    /// Threads that wait on `changed`, or are about to.
+    /// Threads that sleep, wait on `changed`, or are about to.
     followers: AtomicUsize,
     /// Threads that wait for staging memory or a completion place, which other threads of this
     /// process give back.
@@ -135,9 +135,15 @@ impl Waiting {
     /// Something was delivered to some thread: the followers poll again.
     pub(crate) fn delivered(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        if self.followers.load(Ordering::SeqCst) > 0 {
+        if self.some_follow() {
             self.call_followers(&self.lock());
         }
+    }
+
+    /// Whether there are more threads in [`block`](Self::block) than the sleeper, whom nobody calls
+    /// here. One that comes later finds the epoch grown, or no sleeper.
+    fn some_follow(&self) -> bool {
+        self.followers.load(Ordering::SeqCst) > 1
     }
 
     /// Deliveries so far.
@@ -210,7 +216,10 @@ impl Waiting {
         self.sleep(flags, deadline, look, fds);
         let mut turn = self.lock();
         turn.taken = false;
-        self.call_followers(&turn);
+        // A call is a system call, also if nobody hears it.
+        if self.some_follow() {
+            self.call_followers(&turn);
+        }
     }
 
     /// Whatever ends this, the caller polls again.
