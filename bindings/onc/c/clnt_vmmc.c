@@ -101,7 +101,7 @@ static bool decode_reply(CLIENT *clnt, const struct onc_reply *reply, xdrproc_t 
 }
 
 /* Makes a call once. */
-static bool call_once(CLIENT *clnt, struct encoding *call, xdrproc_t results, void *results_at, struct timeval wait) {
+static bool call_once(CLIENT *clnt, struct encoding *call, xdrproc_t results, void *results_at, bool send_only) {
     struct client *client = client_of(clnt);
     client->xid--;
     int error = 0;
@@ -110,14 +110,14 @@ static bool call_once(CLIENT *clnt, struct encoding *call, xdrproc_t results, vo
         return false;
     }
     const uint8_t *record = (const uint8_t *)client->out.bytes;
-    uint64_t wait_us = (uint64_t)wait.tv_sec * 1000000 + (uint64_t)wait.tv_usec;
-    if (wait_us == 0) {
+    if (send_only) {
         /* A call of a batch, where no result is wanted; else a message. */
         int status = vmmc_onc_send(client->to, record, client->out.len, SEND_TIMEOUT_US, &error);
         enum clnt_stat sent = results == NULL ? RPC_SUCCESS : RPC_TIMEDOUT;
         set_status(client, status == RPC_SUCCESS ? sent : (enum clnt_stat)status, error);
         return false;
     }
+    uint64_t wait_us = (uint64_t)client->wait.tv_sec * 1000000 + (uint64_t)client->wait.tv_usec;
     struct onc_reply reply;
     int status = vmmc_onc_call(client->to, record, client->out.len, wait_us, &error, &reply);
     set_status(client, (enum clnt_stat)status, error);
@@ -133,12 +133,14 @@ static enum clnt_stat client_call(CLIENT *clnt, rpcproc_t proc, xdrproc_t args, 
                                   void *results_at, struct timeval timeout) {
     struct client *client = client_of(clnt);
     pthread_mutex_lock(&client->lock);
-    struct timeval wait = client->wait;
     if (!client->wait_set && time_ok(&timeout)) {
-        wait = timeout;
+        client->wait = timeout;
     }
+    bool send_only = timeout.tv_sec == 0 && timeout.tv_usec == 0;
     struct encoding call = {client, clnt->cl_auth, proc, args, args_at};
-    for (int refreshes = REFRESHES; call_once(clnt, &call, results, results_at, wait) && refreshes > 0; refreshes--) {
+    int refreshes = REFRESHES;
+    while (call_once(clnt, &call, results, results_at, send_only) && refreshes > 0) {
+        refreshes--;
     }
     enum clnt_stat status = client->error.re_status;
     pthread_mutex_unlock(&client->lock);
