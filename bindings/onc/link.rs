@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Name for the dynamic linker; its number is the version of the binary interface.
-pub const SONAME: &str = "libvmmc_rpc.so.0";
+pub(crate) const SONAME: &str = "libvmmc_rpc.so.0";
 /// The C sources.
 const SOURCES: [&str; 3] = ["clnt_vmmc.c", "outgoing.c", "svc_vmmc.c"];
 /// libtirpc's own headers cast functions.
@@ -30,7 +30,7 @@ const LIBS: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"
 ///
 /// # Errors
 /// What is missing, and the package that brings it.
-pub fn libtirpc(what: &str) -> Result<Vec<String>, String> {
+pub(crate) fn libtirpc(what: &str) -> Result<Vec<String>, String> {
     let said = Command::new("pkg-config").args([what, "libtirpc"]).output();
     match said {
         Ok(said) if said.status.success() => {
@@ -45,7 +45,7 @@ pub fn libtirpc(what: &str) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// What is missing, or what the compiler says.
-pub fn library(folder: &Path, rust: &Path, to: &Path) -> Result<(), String> {
+pub(crate) fn library(folder: &Path, rust: &Path, to: &Path) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(FLAGS).args(libtirpc("--cflags")?).arg("-shared").arg("-o").arg(to);
     command.args(SOURCES.map(|source| folder.join("c").join(source)));

@@ -10,7 +10,6 @@ use onc_rpc::rpcbind::{self, Mapping};
 use onc_rpc::{Accepted, Body, Message, Records, ReplyHeader, write_record};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 /// Bytes of a reply that is taken.
@@ -26,31 +25,16 @@ pub(crate) fn hint(host: Option<&str>, prog: u32, vers: u32) -> String {
     }
 }
 
-/// Where a program is on TCP, as rpcbind says.
+/// Where a program is on TCP, as rpcbind says: it tells of the network that it is asked by.
 fn tcp_address(host: Option<&str>, prog: u32, vers: u32) -> Option<SocketAddr> {
-    let mapping = Mapping { prog, vers, netid: "tcp".into(), ..Mapping::default() };
-    let record = rpcbind::getaddr(XID, &mapping);
-    let reply = match host {
-        None => ask_local(&record),
-        Some(host) => ask_host(host, &record),
-    }?;
-    rpcbind::socket_address(rpcbind::address(&reply).ok()?)
-}
-
-fn ask_local(record: &[u8]) -> Option<Vec<u8>> {
-    let stream = UnixStream::connect(rpcbind::SOCKET).ok()?;
-    stream.set_read_timeout(Some(RPCBIND_TIMEOUT)).ok()?;
-    stream.set_write_timeout(Some(RPCBIND_TIMEOUT)).ok()?;
-    ask(stream, record)
-}
-
-fn ask_host(host: &str, record: &[u8]) -> Option<Vec<u8>> {
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let host = host.map_or("127.0.0.1", |host| host.rsplit_once(':').map_or(host, |(host, _)| host));
     let address = (host, rpcbind::PORT).to_socket_addrs().ok()?.next()?;
     let stream = TcpStream::connect_timeout(&address, RPCBIND_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(RPCBIND_TIMEOUT)).ok()?;
     stream.set_write_timeout(Some(RPCBIND_TIMEOUT)).ok()?;
-    ask(stream, record)
+    let mapping = Mapping { prog, vers, netid: "tcp".into(), ..Mapping::default() };
+    let reply = ask(stream, &rpcbind::getaddr(XID, &mapping))?;
+    rpcbind::socket_address(rpcbind::address(&reply).ok()?)
 }
 
 /// The results of a call.
