@@ -96,7 +96,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String> {
-    let mut command = cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c", "--package", "vmmc-onc"]);
+    let mut command =
+        cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c", "--package", "vmmc-onc"]);
     if part == Part::All {
         command.args(["--package", "vmmc-cli", "--package", "vmmc-preload"]);
     }

@@ -81,7 +81,8 @@ pub(crate) fn check(prefix: &Path, node: &str) -> Result<(), String> {
     let stubs = "for w in h:letters.h c:xdr.c l:clnt.c m:svc.c; do rpcgen -C -${w%%:*} -o ${w#*:} letters.x; done; ";
     let gcc = "gcc -D_GNU_SOURCE -w -I.";
     let flags = "$(pkg-config --cflags --libs vmmc_rpc) -lpthread";
-    let build = format!("{gcc} -o client client.c clnt.c xdr.c {flags} && {gcc} -o server server.c svc.c xdr.c {flags}");
+    let build =
+        format!("{gcc} -o client client.c clnt.c xdr.c {flags} && {gcc} -o server server.c svc.c xdr.c {flags}");
     shell("onc-build", &folder, node, &format!("{path}set -e; {stubs}{build}"))?;
     let serve = "./server vmmc > ready & server=$!; until grep -q ready ready; do sleep 0.05; done; ";
     shell("onc-run", &folder, node, &format!("{serve}timeout 60 ./client vmmc all; done=$?; kill $server; exit $done"))

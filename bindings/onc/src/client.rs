@@ -81,7 +81,9 @@ impl OncClient {
                 record.remove(0);
                 Ok(record)
             }
-            Some(Came::Begins(total, first)) if total <= RECORD_BYTES_MAX => self.take_more(total, first.to_vec(), ends),
+            Some(Came::Begins(total, first)) if total <= RECORD_BYTES_MAX => {
+                self.take_more(total, first.to_vec(), ends)
+            }
             _ => Err(self.protocol("no reply")),
         }
     }

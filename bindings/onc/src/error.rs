@@ -37,7 +37,9 @@ pub enum OncError {
         error: Box<ImportError>,
     },
     /// The server is of another release.
-    #[error("{service} speaks version {theirs} of records and this program version {ours}; use one release at both ends")]
+    #[error(
+        "{service} speaks version {theirs} of records and this program version {ours}; use one release at both ends"
+    )]
     Version {
         /// Name of the service.
         service: String,

@@ -25,10 +25,8 @@ fn one_server_serves_clients_over_vmmc_and_over_tcp_at_once() {
     let node = &nodes.names[0];
     let (_server, port) = Program::server(&["vmmc", "tcp-here"], node);
     let by_port = format!("port:{port}");
-    let both: Vec<_> = ["vmmc", &by_port, "vmmc", &by_port]
-        .iter()
-        .map(|how| Program::start("client", &[how, "all"], node))
-        .collect();
+    let both: Vec<_> =
+        ["vmmc", &by_port, "vmmc", &by_port].iter().map(|how| Program::start("client", &[how, "all"], node)).collect();
     for client in both {
         let said = client.ended();
         assert!(said.ends_with("ok\n"), "{said}");

@@ -62,7 +62,8 @@ impl OpaqueAuth {
 impl AuthSys {
     /// As a credential. A name that is too long, and groups that are too many, are cut off.
     pub fn to_auth(&self) -> OpaqueAuth {
-        let end = (0..=self.machine.len().min(MACHINE_NAME_BYTES_MAX)).rev().find(|at| self.machine.is_char_boundary(*at));
+        let end =
+            (0..=self.machine.len().min(MACHINE_NAME_BYTES_MAX)).rev().find(|at| self.machine.is_char_boundary(*at));
         let gids = &self.gids[..self.gids.len().min(GROUPS_MAX)];
         let mut out = Encoder::new();
         out.u32(self.stamp).counted(&self.machine.as_bytes()[..end.unwrap_or(0)]);

@@ -27,10 +27,7 @@ struct Record<T, O> {
 }
 
 enum State<T, O> {
-    Open {
-        deadline: Nanos,
-        waits: T,
-    },
+    Open { deadline: Nanos, waits: T },
     Done(O),
 }
 
@@ -198,7 +195,9 @@ mod tests {
                     ended.push(id);
                 }
                 90..97 => {
-                    let Some((&id, _)) = kept.iter().nth(rng.below(kept.len().max(1) as u64) as usize) else { continue };
+                    let Some((&id, _)) = kept.iter().nth(rng.below(kept.len().max(1) as u64) as usize) else {
+                        continue;
+                    };
                     assert_eq!(calls.collect(CallId { key: id.key ^ 1, ..id }), None);
                     assert_eq!(calls.collect(id), kept.remove(&id));
                     assert_eq!(calls.collect(id), None);

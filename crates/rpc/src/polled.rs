@@ -6,7 +6,9 @@
 
 use crate::call::Call;
 use crate::error::ServeError;
-use crate::limits::{MESSAGES_PER_LOOK, PUSH_EVERY};
+use crate::limits::{
+    CALLS_AFTER_LONG_YIELD, LINGER, LINGERS_IN_VAIN, LONG_YIELD, LOOKS_A_CLOCK, MESSAGES_PER_LOOK, PUSH_EVERY,
+};
 use crate::server::{ServerBuilder, ServerCounts, Serving};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -14,6 +16,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use vmmc::WaitError;
+use vmmc_host::Nanos;
 
 /// A server without a thread that takes calls: an event loop waits for its descriptor, and polls.
 /// Dropping it ends the service. Made by [`ServerBuilder::polled`].
@@ -50,6 +53,14 @@ pub struct PolledServer {
     timer: OwnedFd,
     /// The timer runs, or has run out.
     timed: bool,
+    /// Times that it looks for the next call before the loop sleeps, unless one comes soon.
+    lingers: u32,
+    /// Calls before it does so again, after a yield that was long.
+    rests: u32,
+    /// A call was given since the last poll in vain.
+    worked: bool,
+    /// When the last poll in vain was.
+    slept_at: Nanos,
 }
 
 impl ServerBuilder {
@@ -66,7 +77,17 @@ impl ServerBuilder {
         let endpoint = serving.endpoint().event_fd().map_err(wait)?;
         let (all, timer) = descriptors(endpoint)
             .map_err(|e| wait(WaitError::System { what: "descriptor of a server".into(), why: e.to_string() }))?;
-        Ok(PolledServer { serving, service, all, timer, timed: false })
+        Ok(PolledServer {
+            serving,
+            service,
+            all,
+            timer,
+            timed: false,
+            lingers: 0,
+            rests: 0,
+            worked: false,
+            slept_at: Nanos::default(),
+        })
     }
 }
 
@@ -97,11 +118,14 @@ impl PolledServer {
         self.set_timer(None);
         for _ in 0..MESSAGES_PER_LOOK {
             if let Some(call) = self.serving.next_call() {
+                self.given();
                 return Ok(Some(call));
             }
+            self.linger();
             match self.serving.poll() {
                 Ok(true) => {}
                 Ok(false) => {
+                    self.slept_at = self.serving.now();
                     self.set_timer(self.serving.is_pushing().then_some(PUSH_EVERY));
                     return Ok(None);
                 }
@@ -111,6 +135,39 @@ impl PolledServer {
         // Callers keep it busy with other things: the loop has its turn, and comes again.
         self.again();
         Ok(None)
+    }
+
+    /// A call is given: the next one may be as near.
+    fn given(&mut self) {
+        self.rests = self.rests.saturating_sub(1);
+        if !self.worked && self.rests == 0 && self.serving.now().since(self.slept_at) < 2 * LINGER {
+            self.lingers = LINGERS_IN_VAIN;
+        }
+        self.worked = true;
+    }
+
+    /// Looks for the next message for a moment, if the last ones came so. A caller on the same core
+    /// gets the core; where others keep it, a sleep is shorter.
+    fn linger(&mut self) {
+        if !std::mem::take(&mut self.worked) || self.lingers == 0 {
+            return;
+        }
+        let begun = self.serving.now();
+        let mut now = begun;
+        while now.since(begun) < LINGER {
+            if (0..LOOKS_A_CLOCK).any(|_| self.serving.endpoint().has_message()) {
+                self.lingers = LINGERS_IN_VAIN;
+                return;
+            }
+            std::thread::yield_now();
+            let yielded = std::mem::replace(&mut now, self.serving.now());
+            if now.since(yielded) > LONG_YIELD {
+                self.lingers = 0;
+                self.rests = CALLS_AFTER_LONG_YIELD;
+                return;
+            }
+        }
+        self.lingers -= 1;
     }
 
     /// Makes the descriptor readable: for a loop that leaves calls where they are, to look at its
@@ -138,8 +195,8 @@ impl PolledServer {
         let after_ns = after.map_or(0, |after| after.subsec_nanos());
         let value = Timespec { tv_sec: 0, tv_nsec: after_ns.into() };
         let times = Itimerspec { it_interval: zero, it_value: value };
-        self.timed = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok()
-            && after.is_some();
+        self.timed =
+            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok() && after.is_some();
     }
 }
 

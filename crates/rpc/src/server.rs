@@ -647,6 +647,10 @@ impl Serving {
         self.shared.next_call()
     }
 
+    pub(crate) fn now(&self) -> Nanos {
+        self.shared.now()
+    }
+
     /// Takes a message, if there is one, and does what is due.
     pub(crate) fn poll(&mut self) -> Result<bool, WaitError> {
         self.look_now_and_then(self.shared.now());

@@ -22,9 +22,9 @@ use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
-    BOARD_POLL_EVERY, BOARD_TRUSTED, LOOKS_A_CLOCK, QUICK_LOOKS, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
-    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUIET_AFTER_POLLS, REAP_EVERY,
-    REAPED_AT_ONCE,
+    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
+    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, LOOKS_A_CLOCK, QUICK_LOOKS,
+    QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
@@ -547,9 +547,11 @@ impl Endpoint {
             || self.may_be_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
     }
 
-    /// Whether there is a message of a sender that is polled.
+    /// Whether one of the senders that are polled one by one has sent something: a load for each. For
+    /// a loop that looks for a moment before it sleeps; false says nothing of other senders, and
+    /// nothing after a [`poll`](Self::poll) in vain with [`EndpointBuilder::notify`].
     #[inline]
-    fn has_message(&self) -> bool {
+    pub fn has_message(&self) -> bool {
         self.polled().any(Channel::has_message)
     }
 
