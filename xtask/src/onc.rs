@@ -1,7 +1,8 @@
 //! The library for programs of ONC RPC, libvmmc_rpc: installing it, and the part of the C step that
 //! builds programs of rpcgen's against what was installed.
 //!
-//! Invariant: where libtirpc is missing all the rest is installed, and a line says what is left out.
+//! Invariant: where libtirpc is missing all the rest is installed, and a line says what is left
+//! out.
 
 #[path = "../../bindings/onc/link.rs"]
 mod link;

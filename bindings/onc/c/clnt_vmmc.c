@@ -1,7 +1,7 @@
 /* A CLIENT of libtirpc whose calls go over VMMC.
  *
- * Invariant: one call at a time, under the lock of the handle, as with libtirpc's own transports; the
- * result's memory is the caller's, who frees it by clnt_freeres(). Source: RFC 5531, libtirpc's
+ * Invariant: one call at a time, under the lock of the handle, as with libtirpc's own transports;
+ * the result's memory is the caller's, who frees it by clnt_freeres(). Source: RFC 5531, libtirpc's
  * clnt_vc(3t), whose behaviour with deadlines and batched calls this has. */
 
 #include "transport.h"

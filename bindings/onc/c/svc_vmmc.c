@@ -1,8 +1,8 @@
 /* An SVCXPRT of libtirpc whose calls come over VMMC.
  *
  * Invariants: a call is replied to once. The descriptor is readable while calls may be there, so
- * svc_run(), and every other loop over svc_pollfd or svc_fdset, serves this transport beside others.
- * Source: RFC 5531, libtirpc's svc_vc.c for what the library expects of a transport. */
+ * svc_run(), and every other loop over svc_pollfd or svc_fdset, serves this transport beside
+ * others. Source: RFC 5531, libtirpc's svc_vc.c for what the library expects of a transport. */
 
 #include "transport.h"
 #include <errno.h>

@@ -60,8 +60,8 @@ struct outgoing {
 };
 
 bool outgoing_make(struct outgoing *out);
-/* Encodes a record by `encode`. Where it does not fit, `body` says how long it is, and it is encoded
- * again: encoding changes nothing. False: it cannot be encoded, or is longer than `max`. */
+/* Encodes a record by `encode`. Where it does not fit, `body` says how long it is, and it is
+ * encoded again: encoding changes nothing. False: it cannot be encoded, or is longer than `max`. */
 bool outgoing_encode(struct outgoing *out, size_t max, bool (*encode)(XDR *xdrs, void *user), void *user,
                      xdrproc_t body, void *body_at);
 

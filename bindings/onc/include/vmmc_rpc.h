@@ -1,11 +1,11 @@
-/* Calls of ONC RPC (Sun RPC) over VMMC, for programs made by rpcgen: the stubs stay as they are, and
- * the call that makes the client or the transport is one of these.
+/* Calls of ONC RPC (Sun RPC) over VMMC, for programs made by rpcgen: the stubs stay as they are,
+ * and the call that makes the client or the transport is one of these.
  *
- *   CLIENT *clnt = clnt_vmmc_create(host, PROG, VERS);              for clnt_create(host, PROG, VERS, "tcp")
- *   SVCXPRT *xprt = svc_vmmc_create(prog_1, PROG, VERS);            beside svc_create(prog_1, PROG, VERS, "tcp")
+ * clnt_vmmc_create(host, PROG, VERS) stands for clnt_create(host, PROG, VERS, "tcp"), and
+ * svc_vmmc_create(prog_1, PROG, VERS) beside svc_create(prog_1, PROG, VERS, "tcp").
  *
- * What they give is a CLIENT and an SVCXPRT of libtirpc, for all its calls: clnt_call, clnt_control,
- * clnt_geterr, clnt_perror, svc_run, svc_sendreply and so on.
+ * What they give is a CLIENT and an SVCXPRT of libtirpc, for all its calls: clnt_call,
+ * clnt_control, clnt_geterr, clnt_perror, svc_run, svc_sendreply and so on.
  *
  * Build with `pkg-config --cflags --libs vmmc_rpc`; docs/onc-rpc.md tells more. */
 
@@ -105,8 +105,8 @@ struct svc_vmmc_counts {
      */
     uint64_t calls;
     /**
-     * Calls that were denied with AUTH_BADCRED: their AUTH_SYS credential names another user than the
-     * one that made them, or makes no sense.
+     * Calls that were denied with AUTH_BADCRED: their AUTH_SYS credential names another user than
+     * the one that made them, or makes no sense.
      */
     uint64_t bad_credentials;
     /**
@@ -147,9 +147,9 @@ SVCXPRT *svc_vmmc_create_with(void (*dispatch)(struct svc_req *, SVCXPRT *), rpc
                               const struct svc_vmmc_options *options);
 
 /**
- * User of the caller of the call that is being carried out, for whom the kernel and the nodes vouch,
- * whatever its credential says. 0: `uid` was written. -1: the transport is no svc_vmmc_create()'s, or
- * has no call.
+ * User of the caller of the call that is being carried out, for whom the kernel and the nodes
+ * vouch, whatever its credential says. 0: `uid` was written. -1: the transport is no
+ * svc_vmmc_create()'s, or has no call.
  */
 int svc_vmmc_caller(SVCXPRT *xprt, uint32_t *uid);
 

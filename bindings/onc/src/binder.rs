@@ -3,7 +3,8 @@
 //! Programs are found by the name of their service in the node: that name goes with its process,
 //! and what rpcbind knows of other transports it does not give to who asks for them.
 //!
-//! Invariant: a wait for rpcbind has an end, and what it says is text in a message. Source: RFC 1833.
+//! Invariant: a wait for rpcbind has an end, and what it says is text in a message. Source:
+//! RFC 1833.
 
 use crate::limits::RPCBIND_TIMEOUT;
 use onc_rpc::rpcbind::{self, Mapping};

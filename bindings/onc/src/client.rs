@@ -1,7 +1,7 @@
 //! The calling side: records go out, replies come back.
 //!
-//! Invariant: one call at a time, as with libtirpc's other transports. A reply is that of its record,
-//! for it comes as the answer of the call that carried it. Source: RFC 5531, [SHRIMP §3].
+//! Invariant: one call at a time, as with libtirpc's other transports. A reply is that of its
+//! record, for it comes as the answer of the call that carried it. Source: RFC 5531, [SHRIMP §3].
 
 use crate::binder;
 use crate::error::OncError;

@@ -1,7 +1,7 @@
 //! What the C sources of this folder call. They know libtirpc; this knows VMMC.
 //!
-//! Invariants: no panic crosses over, and outputs are written on success only. Handles are boxes: the
-//! C sources free each once, and use each by one thread at a time.
+//! Invariants: no panic crosses over, and outputs are written on success only. Handles are boxes:
+//! the C sources free each once, and use each by one thread at a time.
 
 use crate::client::{ClientOptions, OncClient};
 use crate::error::OncError;

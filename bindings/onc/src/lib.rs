@@ -44,8 +44,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Promises.** A record comes whole or not at all. Its caller's user is known by the nodes, and an
-//! AUTH_SYS credential that says otherwise is denied. A server that dies is an error within a
+//! **Promises.** A record comes whole or not at all. Its caller's user is known by the nodes, and
+//! an AUTH_SYS credential that says otherwise is denied. A server that dies is an error within a
 //! second. What a hostile caller sends costs it its own calls.
 
 mod binder;

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Nodes, Program, programs};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// The folder with the command `vmmc` and the library that it preloads, which are built first.
@@ -31,7 +31,8 @@ fn built() -> &'static Path {
 fn under_exec(name: &str, words: &[&str], node: &str) -> Program {
     let folder = built();
     let mut command = Command::new(folder.join("vmmc"));
-    command.args(["exec", "--offer", "at-once", "--"]).arg(programs().expect("they are made").join(name)).args(words);
+    command.args(["exec", "--verbose", "--offer", "at-once", "--"]);
+    command.arg(programs().expect("they are made").join(name)).args(words).stderr(Stdio::piped());
     Program::of(command.env("VMMC_PRELOAD", folder.join("libvmmc_preload.so")), node)
 }
 
@@ -41,14 +42,12 @@ fn unchanged_programs_and_ours_call_each_other_under_exec_and_without() {
     let node = &nodes.names[0];
     let (_server, port) = under_exec("server", &["vmmc", "tcp-here"], node).ready();
     let by_port = format!("port:{port}");
-    for how in ["vmmc", &by_port] {
-        let said = under_exec("client", &[how, "all"], node).ended();
+    for (how, upgraded) in [("vmmc", false), (&by_port, true)] {
+        let (said, report) = under_exec("client", &[how, "all"], node).ended_with_report();
         assert!(said.ends_with("ok\n"), "{how} under exec: {said}");
+        assert_eq!(report.contains("1 connections upgraded"), upgraded, "{how}: {report}");
         common::client_does(&[how, "all"], node);
     }
-    let counters = Command::new(built().join("vmmc")).args(["sockets", "--name", node]).output().expect("it runs");
-    let said = String::from_utf8_lossy(&counters.stdout).into_owned() + &String::from_utf8_lossy(&counters.stderr);
-    println!("{said}");
     // A server without VMMC, and clients under exec.
     let (_plain, port) = Program::server(&["tcp-here"], node);
     let said = under_exec("client", &[&format!("port:{port}"), "all"], node).ended();

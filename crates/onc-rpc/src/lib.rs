@@ -9,7 +9,8 @@
 //! use onc_rpc::{Accepted, AuthSys, Body, CallHeader, Message, OpaqueAuth, ReplyHeader};
 //!
 //! let who = AuthSys { stamp: 0, machine: "here".into(), uid: 1000, gid: 1000, gids: vec![4, 24] };
-//! let head = CallHeader { prog: 0x2000_0099, vers: 1, proc: 0, cred: who.to_auth(), verf: OpaqueAuth::none() };
+//! let (cred, verf) = (who.to_auth(), OpaqueAuth::none());
+//! let head = CallHeader { prog: 0x2000_0099, vers: 1, proc: 0, cred, verf };
 //! let call = Message { xid: 7, body: Body::Call(head) }.encode();
 //! let (message, arguments) = Message::decode(&call)?;
 //! assert!(arguments.is_empty());

@@ -11,8 +11,8 @@ pub const GROUPS_MAX: usize = 16;
 /// Bytes of a record, unless a program says otherwise: arguments or results of several MiB. A
 /// length of four bytes that a peer sends would be up to 2 GiB.
 pub const RECORD_BYTES_MAX: usize = 8 << 20;
-/// Fragments of one record: each of them costs its reader a look at least, so empty ones without end
-/// do not keep it.
+/// Fragments of one record: each of them costs its reader a look at least, so empty ones without
+/// end do not keep it.
 pub const FRAGMENTS_MAX: usize = 4096;
 /// Bytes of a network identifier, an owner or a universal address of rpcbind: an address in words,
 /// with a port.

@@ -47,7 +47,8 @@ pub enum Malformed {
         /// Bytes behind it.
         len: usize,
     },
-    /// The caller speaks another version of RPC; the answer is [`Denied::RpcMismatch`](crate::Denied).
+    /// The caller speaks another version of RPC; the answer is
+    /// [`Denied::RpcMismatch`](crate::Denied).
     #[error("call {xid:#x} is of version {version} of RPC, and there is version 2")]
     RpcVersion {
         /// Number of the call.

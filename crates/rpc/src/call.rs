@@ -125,8 +125,8 @@ impl Call {
         self.link.number
     }
 
-    /// User whose endpoint the answer goes to. That the caller is of this user is its own word, until
-    /// it knows something that was in an answer.
+    /// User whose endpoint the answer goes to. That the caller is of this user is its own word,
+    /// until it knows something that was in an answer.
     pub fn answered_to(&self) -> u32 {
         self.link.origin.uid
     }

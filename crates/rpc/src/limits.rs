@@ -45,8 +45,8 @@ pub const NOT_NOW_PAUSE: Duration = Duration::from_millis(1);
 pub const MESSAGES_PER_LOOK: u32 = 256;
 /// How long a wait for calls lasts while answers wait for room.
 pub const PUSH_EVERY: Duration = Duration::from_millis(1);
-/// How long a server that an event loop polls looks for the next call before the loop sleeps: what a
-/// wake-up costs on a virtual machine, so looking at most doubles a wait.
+/// How long a server that an event loop polls looks for the next call before the loop sleeps: what
+/// a wake-up costs on a virtual machine, so looking at most doubles a wait.
 pub const LINGER: Duration = Duration::from_micros(50);
 /// Times in a row that it does so in vain. It does so again when a call comes soon after it slept.
 pub const LINGERS_IN_VAIN: u32 = 4;

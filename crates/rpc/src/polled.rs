@@ -32,7 +32,8 @@ use vmmc_host::Nanos;
 /// use vmmc_rpc::{Client, Server};
 /// let mut server = Server::new(&session, "polled").polled()?;
 /// # let theirs = session.clone();
-/// let caller = std::thread::spawn(move || Client::new(&theirs, "polled").connect()?.call(1, b"x"));
+/// let call = move || Client::new(&theirs, "polled").connect()?.call(1, b"x");
+/// let caller = std::thread::spawn(call); // usually in another process
 /// while server.counts().done == 0 {
 ///     poll(&mut [PollFd::new(&server.event_fd(), PollFlags::IN)], None)?;
 ///     while let Some(call) = server.poll()? {

@@ -144,7 +144,8 @@ pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// Looks of a wait for a message between two readings of the clock, which takes as long as some
 /// looks.
 pub const LOOKS_A_CLOCK: u32 = 8;
-/// Looks before such a wait is set up: some 2 us, as long as a short answer from another core takes.
+/// Looks before such a wait is set up: some 2 us, as long as a short answer from another core
+/// takes.
 pub const QUICK_LOOKS: u32 = 64;
 /// Bytes of records of those that connect or leave, some thousand of them.
 pub const ENDPOINT_CALLS_BYTES: u64 = 64 << 10;

@@ -185,6 +185,15 @@ impl Program {
         let _ = self.child.wait();
     }
 
+    /// The same, and what it prints to standard error, which must be piped and short.
+    pub(crate) fn ended_with_report(mut self) -> (String, String) {
+        let mut errors = self.child.stderr.take().expect("it is piped");
+        let said = self.ended();
+        let mut report = String::new();
+        errors.read_to_string(&mut report).expect("text");
+        (said, report)
+    }
+
     /// What it prints until it ends.
     pub(crate) fn ended(mut self) -> String {
         let begun = Instant::now();

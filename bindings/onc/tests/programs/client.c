@@ -1,5 +1,5 @@
-/* A client of letters.x: HOW is "vmmc", "vmmc-or-tcp", "tcp" (by rpcbind) or "port:N"; WHAT names what
- * it does. It prints "ok", or what went wrong. */
+/* A client of letters.x: HOW is "vmmc", "vmmc-or-tcp", "tcp" (by rpcbind) or "port:N"; WHAT names
+ * what it does. It prints "ok", or what went wrong. */
 
 #include "letters.h"
 #include <arpa/inet.h>
@@ -129,7 +129,7 @@ static void deadlines(CLIENT *clnt) {
     double begun = now();
     expect(clnt, greet(clnt, "sleep 0.5", 0.1), RPC_TIMEDOUT, "a slow call");
     need(now() - begun < 0.45, "the deadline came late");
-    /* The server is still at it; then it is there again, and the reply is that of the second call. */
+    /* The server is still at it; when it is there again, the reply is that of the second call. */
     strings(clnt);
     struct timeval wait = {0, 50000}, is;
     need(clnt_control(clnt, CLSET_TIMEOUT, (char *)&wait), "CLSET_TIMEOUT");

@@ -1,6 +1,6 @@
-/* A server of letters.x over the transports that its arguments name: "vmmc", "vmmc-anyone", "tcp" and
- * "udp" with rpcbind, "tcp-here" without. It prints its port at TCP when it is ready, and what it
- * counts when it is asked for its name. */
+/* A server of letters.x over the transports that its arguments name: "vmmc", "vmmc-anyone", "tcp"
+ * and "udp" with rpcbind, "tcp-here" without. It prints its port at TCP when it is ready, and what
+ * it counts when it is asked for its name. */
 
 #include "letters.h"
 #include <netinet/in.h>
@@ -21,8 +21,8 @@ void *letters_null_1_svc(void *argument, struct svc_req *request) {
     return &nothing;
 }
 
-/* "sleep N" takes so many seconds, "die" ends the server, "nothing" has no reply, "too long" one that
- * is too long, "counts" says what was counted, "who" who calls. All others are greeted. */
+/* "sleep N" takes so many seconds, "die" ends the server, "nothing" has no reply, "too long" one
+ * that is too long, "counts" says what was counted, "who" who calls. All others are greeted. */
 char **letters_greet_1_svc(char **name, struct svc_req *request) {
     static char *reply;
     free(reply);
@@ -74,8 +74,8 @@ entry *letters_reverse_1_svc(entry *list, struct svc_req *request) {
         front = at;
         at = next;
     }
-    /* The first one is no memory of its own; it is the last now. What svc_freeargs() frees stays with
-     * the arguments, so the reply is a copy. */
+    /* The first one is no memory of its own; it is the last now. What svc_freeargs() frees stays
+     * with the arguments, so the reply is a copy. */
     xdr_free((xdrproc_t)xdr_entry, &reversed);
     memset(&reversed, 0, sizeof reversed);
     entry *to = &reversed;
