@@ -151,8 +151,9 @@ fn try_check() -> Result<String, String> {
     let _ = fs::remove_dir_all(&prefix);
     let mut tree = Tree::new(&prefix, None, true)?;
     let pages = install(&mut tree, PROFILE)?;
+    let rpc = onc(&mut tree)?;
     tree.within_bounds()?;
-    let symbols = symbols(&prefix)?;
+    let symbols = symbols(&prefix, "libvmmc.so", "vmmc.h")?;
     let bad = man_pages(&prefix)?;
     let names = example_names()?;
     let shared = compile(&prefix, &names, false)?;
@@ -161,9 +162,23 @@ fn try_check() -> Result<String, String> {
     let node = format!("xtask-c-{}", std::process::id());
     let ran = run_all(&node, shared.iter().chain(&linked));
     let ran = ran.and_then(|()| cmake(&prefix, &node));
+    let ran = ran.and_then(|said| if rpc { crate::onc::check(&prefix, &node).map(|()| said) } else { Ok(said) });
     let _ = Command::new(built("vmmc")).args(["node", "stop", "--name", &node]).output();
     let cmake = ran?;
     Ok(format!("{symbols} calls, {pages} man pages ({bad}), {} examples run; {cmake}", names.len()))
+}
+
+/// Installs the library for ONC RPC, if it can be made here.
+fn onc(tree: &mut Tree) -> Result<bool, String> {
+    let _ = need_part("pkg-config --exists libtirpc", "libtirpc-dev");
+    let _ = need("rpcgen", "rpcsvc-proto");
+    match crate::onc::install(tree, PROFILE)? {
+        Ok(_) => symbols(&tree.prefix.clone(), "libvmmc_rpc.so", "vmmc_rpc.h").map(|_| true),
+        Err(why) => {
+            crate::skipped(&why);
+            Ok(false)
+        }
+    }
 }
 
 /// Runs a command as a part of the step.
@@ -175,9 +190,9 @@ fn done(name: &str, command: Command) -> Result<(), String> {
 }
 
 /// What the shared library exports is what the header declares, and each call has a version.
-fn symbols(prefix: &Path) -> Result<usize, String> {
+fn symbols(prefix: &Path, library: &str, header: &str) -> Result<usize, String> {
     let mut command = Command::new("nm");
-    command.args(["-D", "--defined-only", "--format=posix"]).arg(prefix.join("lib/libvmmc.so"));
+    command.args(["-D", "--defined-only", "--format=posix"]).arg(prefix.join("lib").join(library));
     done("c-symbols", command)?;
     let listed = log_text("c-symbols");
     let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
@@ -185,18 +200,18 @@ fn symbols(prefix: &Path) -> Result<usize, String> {
     let exported = exported.into_iter().filter(|name| !name.starts_with("VMMC_"));
     let (exported, bare): (Vec<&str>, Vec<&str>) = exported.partition(|name| name.contains("@@VMMC_"));
     if !bare.is_empty() {
-        return Err(format!("libvmmc.so exports {bare:?} without a version; name them in bindings/c/vmmc.map"));
+        return Err(format!("{library} exports {bare:?} without a version; name them in its map"));
     }
     let exported: BTreeSet<&str> = exported.iter().filter_map(|name| name.split('@').next()).collect();
-    let header = fs::read_to_string(prefix.join("include/vmmc.h")).map_err(|e| e.to_string())?;
-    let declared = man::functions(&header);
+    let text = fs::read_to_string(prefix.join("include").join(header)).map_err(|e| e.to_string())?;
+    let declared = man::functions(&text);
     let declared: BTreeSet<&str> = declared.iter().map(|f| f.name.as_str()).collect();
     let missing: Vec<_> = declared.difference(&exported).collect();
     let surplus: Vec<_> = exported.difference(&declared).collect();
     if missing.is_empty() && surplus.is_empty() {
         return Ok(declared.len());
     }
-    Err(format!("libvmmc.so lacks {missing:?} of what vmmc.h declares, and exports {surplus:?} beside it"))
+    Err(format!("{library} lacks {missing:?} of what {header} declares, and exports {surplus:?} beside it"))
 }
 
 /// The formatter takes every page without a warning.

@@ -5,7 +5,7 @@
 //! removed. What is installed names the prefix, not the folder that a packager stages it in.
 
 use crate::steps::cargo;
-use crate::{c, root, target_folder};
+use crate::{c, onc, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -96,7 +96,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String> {
-    let mut command = cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c"]);
+    let mut command =
+        cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c", "--package", "vmmc-onc"]);
     if part == Part::All {
         command.args(["--package", "vmmc-cli", "--package", "vmmc-preload"]);
     }
@@ -115,6 +116,10 @@ fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String
 /// Copies what a build made; gives the number of man pages.
 pub(crate) fn install(tree: &mut Tree, part: Part, profile: &str) -> Result<usize, String> {
     let mut pages = c::install(tree, profile)?;
+    match onc::install(tree, profile)? {
+        Ok(more) => pages += more,
+        Err(why) => println!("{why}"),
+    }
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         tree.copy(&root().join(name), &format!("share/doc/vmmc/{name}"))?;
     }
@@ -464,6 +469,7 @@ mod tests {
             "crates/vmmc/src",
             "crates/job/src",
             "bindings/c/include",
+            "bindings/onc",
             "bindings/python",
         ];
         let found = Command::new("grep").args(["-rhoE", "[a-z-]+\\.md\\b"]).args(faces).current_dir(root()).output();

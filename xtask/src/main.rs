@@ -13,6 +13,7 @@ mod man;
 #[cfg(test)]
 mod man_kinds;
 mod man_statuses;
+mod onc;
 mod printed;
 mod python;
 mod reference;
@@ -54,7 +55,8 @@ cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--features F] [-
 cargo xtask install --uninstall --prefix DIR [--destdir DIR]
                               take all of that away again
 cargo xtask install-c --prefix DIR [...]
-                              install the C library alone: header, libraries, pkg-config and CMake files, man pages, examples";
+                              install the C library alone: header, libraries, pkg-config and CMake files, man pages, examples;
+                              with libtirpc also libvmmc_rpc, for programs of ONC RPC";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

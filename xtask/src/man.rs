@@ -78,11 +78,60 @@ pub(crate) fn pages(header: &str, version: &str) -> Vec<Page> {
     pages
 }
 
+/// The pages of the library for ONC RPC: its calls are of libtirpc's kind, with its results.
+pub(crate) fn pages_of_onc(header: &str, version: &str) -> Vec<Page> {
+    let functions = functions(header);
+    let mut pages: Vec<Page> = functions.iter().map(|f| page_of_onc(header, version, f, &functions)).collect();
+    let mut text = head("vmmc_rpc", 7, version);
+    text.push_str(".SH NAME\nvmmc_rpc \\- ONC RPC over virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <vmmc_rpc.h>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs vmmc_rpc)\n.fi\n.SH DESCRIPTION\n");
+    let comment = header.split("*/").next().unwrap_or_default().trim_start_matches("/*");
+    text.push_str(&paragraphs(comment.lines()).iter().map(|p| escape(p) + "\n").collect::<Vec<_>>().join(".PP\n"));
+    text.push_str(".SH CALLS\n");
+    for function in &functions {
+        let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary(function)));
+    }
+    pages.push(Page { name: "vmmc_rpc".into(), section: 7, text });
+    pages
+}
+
+fn page_of_onc(header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
+    let mut text = head(&function.name, 3, version);
+    let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary(function)));
+    let _ = write!(text, "\\fB#include <vmmc_rpc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
+    let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
+    let mut words = function.comment.join(" ");
+    for part in header.split("\nstruct ").skip(1) {
+        let name = part.split(' ').next().unwrap_or_default();
+        if function.declaration.contains(&format!("struct {name} ")) {
+            let definition = format!("struct {}}};", part.split("\n};").next().unwrap_or_default().to_string() + "\n");
+            words += &definition;
+            let _ = write!(text, ".SH {}\n.nf\n{}\n.fi\n", name.to_uppercase(), escape(&plain(&definition)));
+        }
+    }
+    let constants = constants(header, &words);
+    if !constants.is_empty() {
+        text.push_str(".SH CONSTANTS\n");
+        for (name, comment) in constants {
+            let _ = write!(text, ".TP\n.B {}\n{}\n", escape(&name), escape(&comment));
+        }
+    }
+    text.push_str(".SH SEE ALSO\n.BR vmmc_rpc (7)");
+    for other in all.iter().filter(|other| other.name != function.name) {
+        let _ = write!(text, ",\n.BR {} (3)", other.name);
+    }
+    text.push('\n');
+    Page { name: function.name.clone(), section: 3, text }
+}
+
+/// The first sentence of what a function is.
+fn summary(function: &Function) -> &str {
+    let first = function.comment.first().map(String::as_str).unwrap_or_default();
+    first.split_once(". ").map_or(first.trim_end_matches('.'), |(summary, _)| summary)
+}
+
 fn page(header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
     let mut text = head(&function.name, 3, version);
-    let first = function.comment.first().map(String::as_str).unwrap_or_default();
-    let summary = first.split_once(". ").map_or(first.trim_end_matches('.'), |(summary, _)| summary);
-    let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary));
+    let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary(function)));
     let _ = write!(text, "\\fB#include <vmmc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
     let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
     let shown = definitions(header, function);
@@ -126,9 +175,7 @@ fn overview(header: &str, version: &str, functions: &[Function]) -> Page {
     let statuses = definition(header, "vmmc_status").map(plain).unwrap_or_default();
     let _ = write!(text, ".SH STATUSES\n.nf\n{}\n.fi\n.SH CALLS\n", escape(&statuses));
     for function in functions {
-        let first = function.comment.first().map(String::as_str).unwrap_or_default();
-        let summary = first.split_once(". ").map_or(first.trim_end_matches('.'), |(summary, _)| summary);
-        let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary));
+        let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary(function)));
     }
     Page { name: "vmmc".into(), section: 7, text }
 }
@@ -239,6 +286,23 @@ mod tests {
             }
         }
         assert!(count > pages.len(), "{count} references on {} pages", pages.len());
+    }
+
+    #[test]
+    fn the_pages_for_onc_rpc_show_every_struct_constant_and_call() {
+        let header = crate::onc::header().expect("it is in the tree");
+        let pages = pages_of_onc(&header, "1");
+        let all: String = pages.iter().map(|page| page.text.as_str()).collect();
+        for name in ["CLNT_VMMC_OPTIONS", "SVC_VMMC_OPTIONS", "SVC_VMMC_COUNTS"] {
+            assert!(all.contains(&format!(".SH {name}\n")), "{name}");
+        }
+        for name in header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' ')) {
+            assert!(all.contains(&format!(".B {} {}\n", name.0, name.1)), "{name:?}");
+        }
+        for (name, section) in pages.iter().flat_map(|page| references(&page.text)) {
+            assert!(pages.iter().any(|page| page.name == name && page.section.to_string() == section), "{name}");
+        }
+        assert_eq!(pages.len(), 8);
     }
 
     #[test]

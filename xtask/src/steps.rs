@@ -32,7 +32,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
 const FRESH_HASH_DIGITS: usize = 10;
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 10;
+const FUZZ_SECONDS: u32 = 8;
 
 /// All steps, cheap ones first.
 pub(crate) fn all() -> Vec<Step> {
@@ -93,9 +93,12 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sshd", "openssh-server"),
     ("node", "nodejs"),
     ("javac", "default-jdk-headless"),
+    ("rpcgen", "rpcsvc-proto"),
+    ("rpcbind", "rpcbind"),
 ];
 /// What no program shows: how to see that it is there, and the package that brings it.
 const PARTS: &[(&str, &str)] = &[
+    ("pkg-config --exists libtirpc", "libtirpc-dev"),
     ("mpicc -E -x c -include mpi.h /dev/null", "libopenmpi-dev"),
     // Debian's own tests of Debian's own Python, which is another one elsewhere.
     (

@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-utlb", &[]),
     ("vmmc-host", &[]),
     ("vmmc", &["vmmc-host", "vmmc-nic", "vmmc-utlb"]),
+    ("onc-rpc", &[]),
     ("vmmc-job", &["vmmc", "vmmc-host"]),
     ("vmmc-rpc", &["vmmc", "vmmc-host", "vmmc-rpc-macros"]),
     ("vmmc-rpc-macros", &[]),
@@ -44,11 +45,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
     ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
+    ("vmmc-onc", &["onc-rpc", "vmmc", "vmmc-host", "vmmc-rpc"]),
     ("xtask", &[]),
 ];
 
 /// Folders of crates that may contain `unsafe`.
-const UNSAFE_CRATES: &[&str] = &["crates/host", "crates/preload", "bindings/c", "bindings/python"];
+const UNSAFE_CRATES: &[&str] = &["crates/host", "crates/preload", "bindings/c", "bindings/onc", "bindings/python"];
 
 /// Tools of tests with other licences, which are in nothing that is shipped.
 const TEST_TOOLS: &[(&str, &str)] = &[("cbindgen", "MPL-2.0")];

@@ -139,6 +139,18 @@ impl Call {
         self.came.from
     }
 
+    /// Number of its caller among those of this server: calls of one number are answered to one
+    /// endpoint. It is not used again.
+    pub fn caller(&self) -> u64 {
+        self.link.number
+    }
+
+    /// User whose endpoint the answer goes to. That the caller is of this user is its own word,
+    /// until it knows something that was in an answer.
+    pub fn answered_to(&self) -> u32 {
+        self.link.origin.uid
+    }
+
     /// Answers with a result. One that does not fit a frame of the client is an error for the
     /// caller.
     pub fn answer(self, result: &[u8]) {

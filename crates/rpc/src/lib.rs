@@ -85,6 +85,7 @@ mod error;
 mod figures;
 pub mod limits;
 mod link;
+mod polled;
 mod server;
 #[cfg(test)]
 mod simulated;
@@ -96,6 +97,7 @@ pub use call::Call;
 pub use client::SERVICE_PREFIX;
 pub use client::{Answer, Bulk, Client, ClientBuilder, Pending, Request, Then};
 pub use error::{RpcError, ServeError};
+pub use polled::PolledServer;
 pub use server::{Handler, Server, ServerBuilder, ServerCounts};
 pub use typed::{Reply, Typed};
 

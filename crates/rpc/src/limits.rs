@@ -48,6 +48,19 @@ pub const METHODS_COUNTED_MAX: usize = 60;
 pub const TIMED_EVERY: Duration = Duration::from_micros(10);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
+/// How long a wait for calls lasts while answers wait for room.
+pub const PUSH_EVERY: Duration = Duration::from_millis(1);
+/// How long a server that an event loop polls looks for the next call before the loop sleeps: what
+/// a wake-up costs on a virtual machine, so looking at most doubles a wait.
+pub const LINGER: Duration = Duration::from_micros(50);
+/// Times in a row that it does so in vain. It does so again when a call comes soon after it slept.
+pub const LINGERS_IN_VAIN: u32 = 4;
+/// A yield that is longer shows that somebody else keeps the core, as long as a time slice.
+pub const LONG_YIELD: Duration = Duration::from_micros(100);
+/// Calls after it that the loop sleeps before.
+pub const CALLS_AFTER_LONG_YIELD: u32 = 256;
+/// Looks between two readings of the clock, and yields to a caller on the same core.
+pub const LOOKS_A_CLOCK: u32 = 32;
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
 /// arguments and results of four calls at once.
 pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);

@@ -17,7 +17,7 @@ use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
 use crate::figures::{Count, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
-use crate::limits::{MESSAGES_PER_LOOK, share_allows};
+use crate::limits::{MESSAGES_PER_LOOK, PUSH_EVERY, share_allows};
 use crate::link::{Asker, Link};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
@@ -29,8 +29,6 @@ use std::time::Duration;
 use vmmc::{Access, Endpoint, Sender, Session, WaitError};
 use vmmc_host::{Deadline, Nanos};
 
-/// How long a wait for calls lasts while answers wait for room.
-const PUSH_EVERY: Duration = Duration::from_millis(1);
 /// The same while handlers on other threads may give answers that find no room.
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Callers that are looked at, whether they live, each [`LIVENESS_EVERY`].
@@ -122,6 +120,10 @@ impl std::fmt::Debug for Handler {
 }
 
 impl ServerBuilder {
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
     /// Who may call; default processes of the same user.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
@@ -158,16 +160,35 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn serve(self, handler: impl Into<Handler>) -> Result<Server, ServeError> {
-        let ServerBuilder { session, service, access, frames, threads, queue, mut methods } = self;
-        let Handler { run: handler, methods: of_handler } = handler.into();
-        methods.extend(of_handler.iter().map(|(number, name)| (*number, name.to_string())));
+    pub fn serve(mut self, handler: impl Into<Handler>) -> Result<Server, ServeError> {
+        let threads = self.threads;
+        let service = self.service.clone();
+        let no_thread = |e: std::io::Error| ServeError::Thread { service: service.clone(), why: e.to_string() };
+        let Handler { run: handler, methods } = handler.into();
+        self.methods.extend(methods.iter().map(|(number, name)| (*number, name.to_string())));
+        let mut serving = self.serving(false)?;
+        let shared = serving.shared.clone();
+        let mut server = Server { shared: shared.clone(), loop_thread: None, threads: Vec::new() };
+        for _ in 0..threads {
+            let (shared, handler) = (shared.clone(), handler.clone());
+            let run = move || shared.work(&handler);
+            server.threads.push(named("vmmc-rpc-calls").spawn(run).map_err(no_thread)?);
+        }
+        serving.inline = (threads == 0).then_some(handler);
+        server.loop_thread = Some(named("vmmc-rpc").spawn(move || serving.run()).map_err(no_thread)?);
+        Ok(server)
+    }
+
+    /// What takes calls, and the threads that connect it to callers. With `notify` its endpoint has
+    /// a descriptor.
+    pub(crate) fn serving(self, notify: bool) -> Result<Serving, ServeError> {
+        let ServerBuilder { session, service, access, frames, threads, queue, methods } = self;
         check_name(&service).map_err(|()| ServeError::BadName { service: service.clone() })?;
         if threads > THREADS_MAX || queue == 0 {
             return Err(ServeError::BadShape { service, threads, queue });
         }
         let name = format!("{SERVICE_PREFIX}{service}");
-        let endpoint = session.endpoint(&name).access(access).frames(frames.0, frames.1).create();
+        let endpoint = session.endpoint(&name).access(access).frames(frames.0, frames.1).notify(notify).create();
         let endpoint =
             endpoint.map_err(|error| ServeError::Endpoint { service: service.clone(), error: Box::new(error) })?;
         let no_thread = |e: std::io::Error| ServeError::Thread { service: service.clone(), why: e.to_string() };
@@ -184,25 +205,12 @@ impl ServerBuilder {
             push: Arc::default(),
             figures,
         });
-        let mut server = Server { shared: shared.clone(), loop_thread: None, threads: Vec::new() };
         let connecting = Arc::new(Connecting::default());
-        for _ in 0..CONNECTING_THREADS {
-            let (session, connecting) = (shared.session.clone(), connecting.clone());
-            let run = move || connecting.run(&session);
-            // Nobody waits for these: they end with the loop, or when a caller has not answered.
-            named("vmmc-rpc-links").spawn(run).map_err(no_thread)?;
-        }
-        for _ in 0..threads {
-            let (shared, handler) = (shared.clone(), handler.clone());
-            let run = move || shared.work(&handler);
-            server.threads.push(named("vmmc-rpc-calls").spawn(run).map_err(no_thread)?);
-        }
-        let inline = (threads == 0).then_some(handler);
         let looked_at = shared.now();
         let serving = Serving {
             shared,
             endpoint,
-            inline,
+            inline: None,
             connecting,
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
@@ -210,9 +218,15 @@ impl ServerBuilder {
             timed: Timed::default(),
             looked_at,
             look_next: 0,
+            gone: None,
         };
-        server.loop_thread = Some(named("vmmc-rpc").spawn(move || serving.run()).map_err(no_thread)?);
-        Ok(server)
+        for _ in 0..CONNECTING_THREADS {
+            let (session, connecting) = (serving.shared.session.clone(), serving.connecting.clone());
+            let run = move || connecting.run(&session);
+            // Nobody waits for these: they end with the loop, or when a caller has not answered.
+            named("vmmc-rpc-links").spawn(run).map_err(no_thread)?;
+        }
+        Ok(serving)
     }
 }
 
@@ -332,11 +346,18 @@ impl Shared {
 
     /// The turn of a call.
     fn handle(&self, call: Call, handler: &Run, turn: Turn) {
+        if let Some(call) = self.turn(call, turn) {
+            // The call goes with it: dropped by a panic, it tells its caller so.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call)));
+        }
+    }
+
+    /// The call, if its handler begins.
+    fn turn(&self, call: Call, turn: Turn) -> Option<Call> {
         match turn {
             Turn::Begins => {
                 self.figures.begun(call.counted());
-                // The call goes with it: dropped by a panic, it tells its caller so.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call)));
+                return Some(call);
             }
             Turn::Late => {
                 self.figures.add(Count::Late);
@@ -347,11 +368,23 @@ impl Shared {
                 call.refuse(Status::Cancelled);
             }
         }
+        None
+    }
+
+    /// The next call that waits and whose handler begins.
+    fn next_call(&self) -> Option<Call> {
+        loop {
+            let call = self.queue().pop_front()?;
+            let turn = self.admission().begin(&call.name(), self.now());
+            if let Some(call) = self.turn(call, turn) {
+                return Some(call);
+            }
+        }
     }
 }
 
-/// The thread that takes calls.
-struct Serving {
+/// What takes calls: a thread, or an event loop.
+pub(crate) struct Serving {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     /// The handler, if there is no pool.
@@ -363,23 +396,20 @@ struct Serving {
     timed: Timed,
     looked_at: Nanos,
     look_next: u64,
+    /// Callers that have gone, if somebody asks for them: as many as there can be at once.
+    gone: Option<Vec<u64>>,
 }
 
 impl Serving {
     fn run(mut self) -> Option<WaitError> {
-        let ended = self.serve();
-        self.connecting.end();
-        ended
+        self.serve()
     }
 
     fn serve(&mut self) -> Option<WaitError> {
         while !self.shared.stop.load(Ordering::Acquire) {
             let pushing = self.shared.push.load(Ordering::Relaxed);
             let now = self.shared.now();
-            if now.since(self.looked_at) >= LIVENESS_EVERY {
-                self.looked_at = now;
-                self.look(now);
-            }
+            self.look_now_and_then(now);
             let wait = match () {
                 () if pushing => PUSH_EVERY,
                 () if !self.shared.admission().is_idle() => BUSY_LOOK_EVERY,
@@ -545,6 +575,13 @@ impl Serving {
         }
     }
 
+    fn look_now_and_then(&mut self, now: Nanos) {
+        if now.since(self.looked_at) >= LIVENESS_EVERY {
+            self.looked_at = now;
+            self.look(now);
+        }
+    }
+
     /// Looks who is still there.
     fn look(&mut self, now: Nanos) {
         self.shared.admission().forget_late(now);
@@ -562,6 +599,7 @@ impl Serving {
         for link in &dead {
             self.by_origin.remove(&link.origin);
             self.shared.admission().caller_lost(&link.number);
+            self.gone.iter_mut().filter(|gone| gone.len() < LINKS_MAX).for_each(|gone| gone.push(link.number));
         }
         if !dead.is_empty() {
             self.by_sender.retain(|_, link| !link.is_dead());
@@ -592,6 +630,65 @@ impl Serving {
                 self.tell_lost(link, id, why.as_bytes());
             }
         }
+    }
+}
+
+/// For an event loop.
+impl Serving {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) fn next_call(&self) -> Option<Call> {
+        self.shared.next_call()
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.shared.now()
+    }
+
+    /// Takes a message, if there is one, and does what is due.
+    pub(crate) fn poll(&mut self) -> Result<bool, WaitError> {
+        self.look_now_and_then(self.shared.now());
+        if self.is_pushing() {
+            self.push();
+        }
+        match self.endpoint.poll()? {
+            Some(message) => {
+                self.take(message);
+                Ok(true)
+            }
+            None if self.shared.session.is_alive() => Ok(false),
+            None => {
+                let node = self.shared.session.node().name.clone();
+                Err(WaitError::NodeGone { what: "poll for calls".into(), node })
+            }
+        }
+    }
+
+    /// Whether answers wait for room.
+    pub(crate) fn is_pushing(&self) -> bool {
+        self.shared.push.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counts(&self) -> ServerCounts {
+        self.shared.figures.counts()
+    }
+
+    /// Callers that go are to be asked for.
+    pub(crate) fn remember_gone(&mut self) {
+        self.gone = Some(Vec::new());
+    }
+
+    pub(crate) fn gone_callers(&mut self) -> Vec<u64> {
+        self.gone.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.connecting.end();
+        self.shared.queue().drain(..).for_each(Call::forget);
     }
 }
 

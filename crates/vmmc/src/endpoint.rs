@@ -546,9 +546,11 @@ impl Endpoint {
             || self.may_be_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
     }
 
-    /// Whether there is a message of a sender that is polled.
+    /// Whether one of the senders that are polled one by one has sent something: a load for each.
+    /// For a loop that looks for a moment before it sleeps; false says nothing of other senders,
+    /// and nothing after a [`poll`](Self::poll) in vain with [`EndpointBuilder::notify`].
     #[inline]
-    fn has_message(&self) -> bool {
+    pub fn has_message(&self) -> bool {
         self.polled().any(Channel::has_message)
     }
 

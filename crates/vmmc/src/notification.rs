@@ -99,7 +99,7 @@ impl Core {
         self.event_loop.epoll.get()?;
         let mut armed = self.event_loop.lock();
         if !*armed {
-            self.waiting.wake.drain();
+            self.waiting.drain_for_loop();
             announce_sleep(self.hot.area.process_sleeping());
             announce_sleep(self.bell.word());
             *armed = true;

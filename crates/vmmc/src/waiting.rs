@@ -162,6 +162,14 @@ impl Waiting {
         self.delivered();
     }
 
+    /// Takes the wake-ups that have come, for an event loop, which looks at what they are for. One
+    /// may have been for the sleeper, which looks too.
+    pub(crate) fn drain_for_loop(&self) {
+        if self.wake.drain() && self.lock().taken {
+            ring(&self.kick);
+        }
+    }
+
     /// Whether threads wait for a resource that a thread may give back.
     pub(crate) fn is_starving(&self) -> bool {
         self.starved.load(Ordering::SeqCst) > 0

@@ -33,10 +33,17 @@ impl WakeReceiver {
         WakeReceiver(fd)
     }
 
-    /// Takes all wake-ups that have come.
-    pub fn drain(&self) {
+    /// Takes all wake-ups that have come; says whether there were any.
+    pub fn drain(&self) -> bool {
         let mut bytes = [0u8; 64];
-        while matches!(rustix::io::read(&self.0, &mut bytes), Ok(n) if n == bytes.len()) {}
+        let mut any = false;
+        while let Ok(count @ 1..) = rustix::io::read(&self.0, &mut bytes) {
+            any = true;
+            if count < bytes.len() {
+                break;
+            }
+        }
+        any
     }
 
     /// Sleeps until somebody wakes us or the deadline passes. `flags` tell wakers that we sleep;

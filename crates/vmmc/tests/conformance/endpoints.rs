@@ -304,6 +304,34 @@ pub(crate) fn an_event_loop_hears_of_messages_and_senders(nodes: &dyn Nodes) {
     assert!(matches!(refused, WaitError::NotAllowed { .. }), "{refused}");
 }
 
+/// The loop and the thread share what wakes their process.
+pub(crate) fn an_event_loop_leaves_wake_ups_to_a_thread_that_waits(nodes: &dyn Nodes) {
+    const APPENDS: u64 = 300;
+    let owner = nodes.attach(0);
+    let mut endpoint = owner.endpoint("inbox").notify(true).create().unwrap();
+    let session = nodes.attach(1);
+    let mut ring = session.ring(1 << 16).name("records").create().unwrap();
+    let import = owner.import("records").node(&nodes.name(1)).rights(Rights::WRITE).open().unwrap();
+    let slowest = std::thread::scope(|scope| {
+        let taking = scope.spawn(move || (0..APPENDS).for_each(|_| _ = ring.wait().unwrap()));
+        let waiting = scope.spawn(|| {
+            let append = |word| {
+                let begun = std::time::Instant::now();
+                import.append(b"", AppendOptions::word(word)).unwrap();
+                begun.elapsed()
+            };
+            (0..APPENDS).map(append).max().unwrap()
+        });
+        while !waiting.is_finished() {
+            assert!(endpoint.poll().unwrap().is_none(), "nobody has sent anything");
+        }
+        taking.join().unwrap();
+        waiting.join().unwrap()
+    });
+    // One that is robbed of its wake-up waits for all its time, `LONG`.
+    assert!(slowest < LONG / 2, "{slowest:?}");
+}
+
 fn is_readable(endpoint: &Endpoint, timeout: Duration) -> bool {
     readable(endpoint.event_fd().unwrap(), timeout)
 }

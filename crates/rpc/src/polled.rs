@@ -1,0 +1,208 @@
+//! Servers whose calls an event loop takes, beside other descriptors of a program.
+//!
+//! Invariant: while the descriptor is not readable nothing is to be done: no call waits, and no
+//! answer could go out that found no room before. Source: [GMS §3] server threads, of which there
+//! need be none.
+
+use crate::call::Call;
+use crate::error::ServeError;
+use crate::limits::{
+    CALLS_AFTER_LONG_YIELD, LINGER, LINGERS_IN_VAIN, LONG_YIELD, LOOKS_A_CLOCK, MESSAGES_PER_LOOK, PUSH_EVERY,
+};
+use crate::server::{ServerBuilder, ServerCounts, Serving};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use vmmc::WaitError;
+use vmmc_host::Nanos;
+
+/// A server without a thread that takes calls: an event loop waits for its descriptor, and polls.
+/// Dropping it ends the service. Made by [`ServerBuilder::polled`].
+///
+/// ```
+/// # use vmmc_node::{Daemon, KeySource, NodeConfig};
+/// # let name = format!("doc-polled-{}", std::process::id());
+/// # let daemon = Daemon::start(NodeConfig::new(&name).key(KeySource::Plain))?;
+/// # let stopper = daemon.stopper();
+/// # let node = std::thread::spawn(move || daemon.run());
+/// # let session = vmmc::Session::builder().node(&name).start_node(false).attach()?;
+/// use rustix::event::{PollFd, PollFlags, poll};
+/// use vmmc_rpc::{Client, Server};
+/// let mut server = Server::new(&session, "polled").polled()?;
+/// # let theirs = session.clone();
+/// let call = move || Client::new(&theirs, "polled").connect()?.call(1, b"x");
+/// let caller = std::thread::spawn(call); // usually in another process
+/// while server.counts().done == 0 {
+///     poll(&mut [PollFd::new(&server.event_fd(), PollFlags::IN)], None)?;
+///     while let Some(call) = server.poll()? {
+///         call.answer(b"it was polled");
+///     }
+/// }
+/// assert_eq!(caller.join().expect("it does not panic")?, b"it was polled");
+/// # drop(server);
+/// # stopper.stop();
+/// # node.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PolledServer {
+    serving: Serving,
+    service: String,
+    /// Readable when one of the endpoint's descriptor and the timer is.
+    all: OwnedFd,
+    timer: OwnedFd,
+    /// The timer runs, or has run out.
+    timed: bool,
+    /// Times that it looks for the next call before the loop sleeps, unless one comes soon.
+    lingers: u32,
+    /// Calls before it does so again, after a yield that was long.
+    rests: u32,
+    /// A call was given since the last poll in vain.
+    worked: bool,
+    /// When the last poll in vain was.
+    slept_at: Nanos,
+}
+
+impl ServerBuilder {
+    /// Serves in the caller's event loop. Handlers run where the calls are polled, whatever
+    /// [`threads`](Self::threads) says.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn polled(self) -> Result<PolledServer, ServeError> {
+        let service = self.service().to_string();
+        let mut serving = self.serving(true)?;
+        serving.remember_gone();
+        let wait = |error| ServeError::Wait { service: service.clone(), error };
+        let endpoint = serving.endpoint().event_fd().map_err(wait)?;
+        let (all, timer) = descriptors(endpoint)
+            .map_err(|e| wait(WaitError::System { what: "descriptor of a server".into(), why: e.to_string() }))?;
+        Ok(PolledServer {
+            serving,
+            service,
+            all,
+            timer,
+            timed: false,
+            lingers: 0,
+            rests: 0,
+            worked: false,
+            slept_at: Nanos::default(),
+        })
+    }
+}
+
+fn descriptors(endpoint: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    for (fd, number) in [(endpoint, 0), (timer.as_fd(), 1)] {
+        epoll::add(&all, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+    }
+    Ok((all, timer))
+}
+
+impl PolledServer {
+    /// A descriptor for event loops (poll, epoll): readable when [`poll`](Self::poll) may have a
+    /// call, or has something to do. When it is, poll until there is nothing more. Only wait for it
+    /// to be readable; do not read it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
+    }
+
+    /// The next call, if one is there. Answers that found no room go out, and callers that have
+    /// asked are let in.
+    ///
+    /// # Errors
+    /// [`ServeError::Wait`]: the node has gone, or this process was forked.
+    pub fn poll(&mut self) -> Result<Option<Call>, ServeError> {
+        self.set_timer(None);
+        for _ in 0..MESSAGES_PER_LOOK {
+            if let Some(call) = self.serving.next_call() {
+                self.given();
+                return Ok(Some(call));
+            }
+            self.linger();
+            match self.serving.poll() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.slept_at = self.serving.now();
+                    self.set_timer(self.serving.is_pushing().then_some(PUSH_EVERY));
+                    return Ok(None);
+                }
+                Err(error) => return Err(ServeError::Wait { service: self.service.clone(), error }),
+            }
+        }
+        // Callers keep it busy with other things: the loop has its turn, and comes again.
+        self.again();
+        Ok(None)
+    }
+
+    /// A call is given: the next one may be as near.
+    fn given(&mut self) {
+        self.rests = self.rests.saturating_sub(1);
+        if !self.worked && self.rests == 0 && self.serving.now().since(self.slept_at) < 2 * LINGER {
+            self.lingers = LINGERS_IN_VAIN;
+        }
+        self.worked = true;
+    }
+
+    /// Looks for the next message for a moment, if the last ones came so. A caller on the same core
+    /// gets the core; where others keep it, a sleep is shorter.
+    fn linger(&mut self) {
+        if !std::mem::take(&mut self.worked) || self.lingers == 0 {
+            return;
+        }
+        let begun = self.serving.now();
+        let mut now = begun;
+        while now.since(begun) < LINGER {
+            if (0..LOOKS_A_CLOCK).any(|_| self.serving.endpoint().has_message()) {
+                self.lingers = LINGERS_IN_VAIN;
+                return;
+            }
+            std::thread::yield_now();
+            let yielded = std::mem::replace(&mut now, self.serving.now());
+            if now.since(yielded) > LONG_YIELD {
+                self.lingers = 0;
+                self.rests = CALLS_AFTER_LONG_YIELD;
+                return;
+            }
+        }
+        self.lingers -= 1;
+    }
+
+    /// Makes the descriptor readable: for a loop that leaves calls where they are, to look at its
+    /// other descriptors first.
+    pub fn again(&mut self) {
+        self.set_timer(Some(Duration::from_nanos(1)));
+    }
+
+    /// What became of calls so far.
+    pub fn counts(&self) -> ServerCounts {
+        self.serving.counts()
+    }
+
+    /// Callers ([`Call::caller`]) that have gone since this was last asked.
+    pub fn gone_callers(&mut self) -> Vec<u64> {
+        self.serving.gone_callers()
+    }
+
+    /// Has the descriptor be readable after this time, or not for that reason any more.
+    fn set_timer(&mut self, after: Option<Duration>) {
+        if !self.timed && after.is_none() {
+            return;
+        }
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let after_ns = after.map_or(0, |after| after.subsec_nanos());
+        let value = Timespec { tv_sec: 0, tv_nsec: after_ns.into() };
+        let times = Itimerspec { it_interval: zero, it_value: value };
+        self.timed =
+            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok() && after.is_some();
+    }
+}
+
+impl std::fmt::Debug for PolledServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PolledServer").field("service", &self.service).finish_non_exhaustive()
+    }
+}
