@@ -238,8 +238,8 @@ pub unsafe extern "C" fn vmmc_onc_serve(
         let access = match access {
             0 => Access::SameUser,
             ANYONE => Access::Anyone,
-            // SAFETY: as this function's.
             USERS if user_count > 0 && !users.is_null() => {
+                // SAFETY: as this function's.
                 Access::Users(unsafe { std::slice::from_raw_parts(users, user_count) }.to_vec())
             }
             other => return Err(OncError::Argument(format!("access {other} with {user_count} users; see vmmc_rpc.h"))),
