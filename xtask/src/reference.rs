@@ -22,6 +22,7 @@ const FACES: &[&str] = &[
     "crates/sockets/src",
     "crates/preload/src",
     "crates/cli/src",
+    "bindings/onc/src",
     "bindings/c/src",
     "bindings/python/src",
     "bindings/python/python",

@@ -73,6 +73,7 @@ static bool decode_reply(CLIENT *clnt, const struct onc_reply *reply, xdrproc_t 
     struct client *client = client_of(clnt);
     XDR xdrs;
     struct rpc_msg head;
+    memset(&head, 0, sizeof head);
     bool again = false;
     head.acpted_rply.ar_verf = _null_auth;
     head.acpted_rply.ar_results.where = NULL;
@@ -264,10 +265,17 @@ static CLIENT *client_make(rpcprog_t prog, rpcvers_t vers) {
 CLIENT *clnt_vmmc_create_with(const char *host, rpcprog_t prog, rpcvers_t vers, const struct clnt_vmmc_options *options) {
     struct clnt_vmmc_options given = {.size = sizeof given};
     if (options != NULL) {
+        given.size = options->size;
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    }
+    if (given.size == 0 || given.flags & ~(CLNT_VMMC_OWNER | CLNT_VMMC_OR_TCP)) {
+        vmmc_onc_note(BAD_OPTIONS);
+        create_error(RPC_SYSTEMERROR, EINVAL);
+        return NULL;
     }
     CLIENT *clnt = client_make(prog, vers);
     if (clnt == NULL) {
+        vmmc_onc_note(NO_MEMORY);
         create_error(RPC_SYSTEMERROR, ENOMEM);
         return NULL;
     }

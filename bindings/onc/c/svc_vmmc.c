@@ -14,8 +14,6 @@
 
 /* Calls that are taken in a row while other transports wait. */
 #define CALLS_IN_A_ROW 64
-/* Bytes of the longest reply; the caller says whether it takes less. */
-#define REPLY_BYTES_MAX (8u << 20)
 
 struct transport {
     struct onc_server *server;
@@ -24,6 +22,7 @@ struct transport {
     XDR xdrs;
     uint32_t xid;
     struct outgoing out;
+    size_t reply_max;
     unsigned in_a_row;
     enum xprt_stat stat;
     /* Where the program may look for an address: none but its family. */
@@ -124,7 +123,7 @@ static bool_t transport_reply(SVCXPRT *xprt, struct rpc_msg *head) {
         head->acpted_rply.ar_results.where = NULL;
     }
     xdrproc_t body = reply.results != NULL ? reply.results : (xdrproc_t)xdr_void;
-    if (!outgoing_encode(&transport->out, REPLY_BYTES_MAX, encode_reply, &reply, body, reply.results_at)) {
+    if (!outgoing_encode(&transport->out, transport->reply_max, encode_reply, &reply, body, reply.results_at)) {
         /* The call stays, for the stub to say that it failed. */
         return FALSE;
     }
@@ -192,16 +191,22 @@ SVCXPRT *svc_vmmc_create_with(void (*dispatch)(struct svc_req *, SVCXPRT *), rpc
                               const struct svc_vmmc_options *options) {
     struct svc_vmmc_options given = {.size = sizeof given};
     if (options != NULL) {
+        given.size = options->size;
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    }
+    if (given.size == 0) {
+        vmmc_onc_note(BAD_OPTIONS);
+        return NULL;
     }
     SVCXPRT *xprt = transport_make();
     if (xprt == NULL) {
+        vmmc_onc_note(NO_MEMORY);
         return NULL;
     }
     struct transport *transport = transport_of(xprt);
     int error = 0;
     int status = vmmc_onc_serve(given.node, prog, vers, given.access, given.users, given.user_count, &error,
-                                &xprt->xp_fd, &transport->server);
+                                &xprt->xp_fd, &transport->reply_max, &transport->server);
     /* rpcbind is not told: it would give an address of this transport to nobody. */
     if (status != RPC_SUCCESS || !svc_reg(xprt, prog, vers, dispatch, NULL)) {
         transport_free(transport);

@@ -21,6 +21,10 @@ struct onc_client;
 struct onc_server;
 struct onc_call;
 
+/* What is said of options that make no sense, and where there is no memory. */
+#define BAD_OPTIONS "options: set `size` to their sizeof, and flags that this release knows; see vmmc_rpc.h"
+#define NO_MEMORY "there is not enough memory for a client or a transport"
+
 struct onc_reply {
     uint8_t *bytes;
     size_t len;
@@ -34,6 +38,7 @@ struct onc_incoming {
     uint32_t uid;
 };
 
+void vmmc_onc_note(const char *message);
 const char *vmmc_onc_message(void);
 int vmmc_onc_open(const char *node, const char *host, uint32_t prog, uint32_t vers, const uint32_t *owner,
                   int64_t timeout_us, int *error, size_t *record_max, struct onc_client **client);
@@ -43,7 +48,7 @@ int vmmc_onc_send(const struct onc_client *client, const uint8_t *record, size_t
 void vmmc_onc_reply_free(struct onc_reply reply);
 void vmmc_onc_close(struct onc_client *client);
 int vmmc_onc_serve(const char *node, uint32_t prog, uint32_t vers, uint32_t access, const uint32_t *users,
-                   size_t user_count, int *error, int *fd, struct onc_server **server);
+                   size_t user_count, int *error, int *fd, size_t *reply_max, struct onc_server **server);
 int vmmc_onc_next(struct onc_server *server, struct onc_incoming *incoming);
 void vmmc_onc_again(struct onc_server *server);
 void vmmc_onc_answer(struct onc_server *server, struct onc_call *call, const uint8_t *record, size_t len);

@@ -136,7 +136,8 @@ CLIENT *clnt_vmmc_create_with(const char *host, rpcprog_t prog, rpcvers_t vers, 
 /**
  * A transport over which a program is served to processes of this user, and its entry in the list
  * of programs of svc_run(). Other transports of the program, as of svc_create(), are served
- * beside it. NULL: vmmc_rpc_message() says why. svc_destroy() ends it.
+ * beside it. NULL: vmmc_rpc_message() says why. svc_destroy() ends it. A child process cannot use
+ * it: a program that becomes a daemon calls this afterwards.
  */
 SVCXPRT *svc_vmmc_create(void (*dispatch)(struct svc_req *, SVCXPRT *), rpcprog_t prog, rpcvers_t vers);
 

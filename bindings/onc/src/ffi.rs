@@ -5,6 +5,7 @@
 
 use crate::client::{ClientOptions, OncClient};
 use crate::error::OncError;
+use crate::limits::RECORD_BYTES_MAX;
 use crate::server::{OncCall, OncServer};
 use crate::sessions::session;
 use crate::status::{ClntStat, of_call, of_create};
@@ -95,6 +96,16 @@ unsafe fn text(pointer: *const c_char, name: &str) -> Result<Option<String>, Onc
 unsafe fn bytes<'a>(pointer: *const u8, len: usize) -> &'a [u8] {
     // SAFETY: as this function's.
     if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer, len) } }
+}
+
+/// Notes what went wrong in the C part.
+///
+/// # Safety
+/// A string that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_onc_note(message: *const c_char) {
+    // SAFETY: as this function's.
+    remember(&unsafe { CStr::from_ptr(message) }.to_string_lossy());
 }
 
 /// What went wrong last in this thread; valid until something else does.
@@ -218,6 +229,7 @@ pub unsafe extern "C" fn vmmc_onc_serve(
     user_count: usize,
     error: *mut c_int,
     fd: *mut c_int,
+    reply_max: *mut usize,
     server: *mut *mut OncServer,
 ) -> c_int {
     run(error, of_create, || {
@@ -226,14 +238,17 @@ pub unsafe extern "C" fn vmmc_onc_serve(
         let access = match access {
             0 => Access::SameUser,
             ANYONE => Access::Anyone,
-            // SAFETY: as this function's.
-            USERS if user_count > 0 => Access::Users(unsafe { std::slice::from_raw_parts(users, user_count) }.to_vec()),
+            USERS if user_count > 0 && !users.is_null() => {
+                // SAFETY: as this function's.
+                Access::Users(unsafe { std::slice::from_raw_parts(users, user_count) }.to_vec())
+            }
             other => return Err(OncError::Argument(format!("access {other} with {user_count} users; see vmmc_rpc.h"))),
         };
         let created = OncServer::create(&session(node.as_deref())?, prog, vers, access)?;
         // SAFETY: as this function's.
         unsafe {
             fd.write(created.event_fd().as_raw_fd());
+            reply_max.write(RECORD_BYTES_MAX);
             server.write(Box::into_raw(Box::new(created)));
         }
         Ok(())

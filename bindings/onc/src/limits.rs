@@ -16,11 +16,7 @@ pub const PIECE_BYTES: usize = (64 << 10) - 16;
 pub const KEPT_BYTES_MAX: usize = 8 * RECORD_BYTES_MAX;
 /// Callers that a server knows: as many as an endpoint has senders.
 pub const CALLERS_MAX: usize = 2048;
-/// Calls that a server takes in a row while the others of its event loop wait.
-pub const CALLS_IN_A_ROW: u32 = 64;
 /// Time that `clnt_vmmc_create` has, unless it is told.
 pub const CREATE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time of a call, unless its caller says: that of the stubs that rpcgen makes.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Time that rpcbind has to answer; it is on the same machine, or only a hint is lost.
 pub const RPCBIND_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! Servers that an event loop polls, which sleeps in the kernel otherwise.
 //!
-//! Invariant: whatever is to be done makes the descriptor readable: the loop polls at no other time.
+//! Invariant: whatever is to be done makes the descriptor readable: the loop polls at no other
+//! time.
 
 mod common;
 
@@ -80,7 +81,8 @@ fn answers_that_find_no_room_go_out_while_nothing_else_comes() {
     for caller in [0, 1] {
         served(&nodes, caller, |client| {
             let start = |number| client.request(LONG_RESULT).arguments(&[number]).timeout(LONG).start().unwrap();
-            // More than there are frames; nobody takes them yet, and the loop has nothing else to do.
+            // More than there are frames; nobody takes them yet, and the loop has nothing else to
+            // do.
             let all: Vec<_> = (0..40).map(start).collect();
             std::thread::sleep(Duration::from_millis(20));
             for (call, number) in all.into_iter().zip(0u8..) {
