@@ -35,6 +35,8 @@ mod offers;
 mod polling;
 mod ready;
 mod stream;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod types;
 
 pub use connection::{Connection, Forking, KernelCall};
@@ -43,6 +45,8 @@ pub use core::simulation;
 pub use offers::Offers;
 pub use ready::{ReadySet, TooMany};
 pub use stream::{Room, Stream, View};
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncListener, AsyncStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use types::{
     After, Bypass, Close, Description, Direction, Interest, Lent, Medium, Received, Sent, Shutdown, State, Take, Waited,
 };
