@@ -172,14 +172,13 @@ pub const BETWEEN_LIST_MAX: usize = 65_536;
 /// Time after which the other node is asked again whether all is here.
 pub const BETWEEN_ASK_AGAIN_NS: u64 = 20_000_000;
 
-/// Waits of a runtime's tasks for rings. A poll is a turn of the runtime, in which other tasks and
-/// its reactor get theirs, and takes about as long as reading the clock.
+/// Waits of a runtime's tasks for rings.
 #[cfg(feature = "tokio")]
 pub(crate) const TASK_WAITS: BackoffLimits =
-    BackoffLimits { polls_a_clock: 0, poll_min_ns: TASK_POLL_NS, poll_max_ns: TASK_POLL_NS, ..RING_WAITS };
+    BackoffLimits { poll_min_ns: TASK_POLL_NS, poll_max_ns: TASK_POLL_NS, ..RING_WAITS };
 /// Longest such polling, ns: what an end of a remote call takes to answer, that is, two wake-ups of
 /// a thread and the work between them.
-pub const TASK_POLL_NS: u64 = 50_000;
+pub const TASK_POLL_NS: u64 = 100_000;
 /// Sleep of a runtime whose bell some peers cannot ring yet.
 pub const TASK_DEAF_SLICE: Duration = Duration::from_millis(1);
 /// Doublings of the time after which a task that waits where nobody may wake it polls again: from

@@ -1,19 +1,18 @@
 //! What wakes the tasks of one runtime: a task of that runtime, which has a bell.
 //!
 //! ```text
-//!            ┌────────────── something marked ──────────────┐
-//!            ▼                                               │
-//!   SERVE: take the marks, wake tasks ─▶ POLL: other tasks ──┘
-//!            ▲                            have their turns,
-//!            │                            then a look
-//!            │                                │ in vain, or nobody waits
-//!            └── bell, timer, signal ── SLEEP ◀┘ armed, with nothing marked
+//!   SERVE: take the marks, wake tasks ─▶ arm, with nothing marked ─▶ SLEEP
+//!      ▲   ▲                                                           │
+//!      │   └───────────────── bell, timer, signal ─────────────────────┘
+//!      │
+//!   POLL ◀── a task waits for bytes, and its thread has nothing else to do
 //! ```
 //!
-//! It polls from the moment in which a task begins to wait for bytes, for at most
-//! [`TASK_POLL_NS`](crate::limits::TASK_POLL_NS), and only while that tends to pay
-//! ([`Backoff`]). Between two looks every other task of the thread and the reactor have their turn,
-//! so no worker is blocked.
+//! Before a thread of the runtime sleeps on which a task has begun to wait for bytes, it polls for
+//! marks, for at most [`TASK_POLL_NS`](crate::limits::TASK_POLL_NS) and only while that tends to
+//! pay. It does so in a waker that it was left as by [`yield_now`]: the runtime calls those when
+//! it has run out of ready tasks and has asked the reactor. A task of its own that yields again
+//! and again would make the runtime wake another thread each time, to look for what else there is.
 //!
 //! Invariant: a driver that sleeps is armed, and a mark that comes after it looked rings its bell.
 //! It ends with its runtime or with its context, whichever goes first, and then gives the bell
@@ -24,7 +23,7 @@ use super::signal::{Signal, lock};
 use crate::connection::Connection;
 use crate::context::Context;
 use crate::limits::{BETWEEN_SLICE_MAX, FULL_TIME_NS, TASK_DEAF_SLICE, TASK_RECHECK_DOUBLINGS, TASK_WAITS};
-use crate::polling::NEVER;
+use crate::polling::{NEVER, SpinBudget};
 use crate::ready::ReadySet;
 use crate::types::Interest;
 use rustix::io::Errno;
@@ -33,19 +32,18 @@ use rustix::time::{
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Poll;
+use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::io::Interest as Readiness;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 use tokio::task::yield_now;
 use vmmc_host::Nanos;
-use vmmc_host::wait::{Backoff, Manner, Step};
-use vmmc_stream::core;
 
 /// The drivers of a context, one for each runtime.
 #[derive(Debug, Default)]
@@ -57,10 +55,11 @@ pub(super) struct Driver {
     runtime: Id,
     ready: ReadySet,
     /// What polling before sleeps gained.
-    waits: Backoff,
-    /// A task has begun to wait for bytes since the driver looked last.
-    expecting: AtomicBool,
-    asleep: AtomicBool,
+    budget: SpinBudget,
+    /// A thread polls.
+    polling: AtomicBool,
+    /// Has a thread of the runtime poll when it has nothing else to do.
+    idle: Waker,
     tokens: Mutex<Tokens>,
     /// When to wake which streams without a mark, the first one on top; a few times the same
     /// stream, at most.
@@ -87,12 +86,13 @@ impl Driver {
             // In the child of a fork it is the parent's.
             return driver.ready.is_of(context).then(|| driver.clone());
         }
-        let driver = Arc::new(Driver {
+        let ready = context.ready_set().ok()?;
+        let driver = Arc::new_cyclic(|own| Driver {
             runtime,
-            ready: context.ready_set().ok()?,
-            waits: Backoff::new(&TASK_WAITS),
-            expecting: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
+            ready,
+            budget: SpinBudget::new(&TASK_WAITS),
+            polling: AtomicBool::new(false),
+            idle: Waker::from(Arc::new(Idle { context: Arc::downgrade(context), driver: own.clone() })),
             tokens: Mutex::default(),
             rechecks: Mutex::default(),
             signal: Arc::default(),
@@ -116,6 +116,12 @@ impl Driver {
         Some(token)
     }
 
+    /// Whether it is this process's own: in the child of a fork it is the parent's, who would be
+    /// rung.
+    pub(super) fn is_of(&self, context: &Context) -> bool {
+        self.ready.is_of(context)
+    }
+
     /// Follows it no longer.
     pub(super) fn remove(&self, token: u32, connection: &Connection) {
         self.ready.remove(connection);
@@ -125,15 +131,9 @@ impl Driver {
     }
 
     /// A task begins to wait for bytes: they may come soon.
-    pub(super) fn expect(&self, context: &Context) {
-        self.expecting.store(true, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) {
-            if self.waits.is_skipping() {
-                // One of those that sleep at once.
-                let _ = self.begin_wait(context);
-            } else {
-                self.signal.raise();
-            }
+    pub(super) fn expect(&self) {
+        if !self.budget.skips() {
+            let _ = pin!(yield_now()).poll(&mut std::task::Context::from_waker(&self.idle));
         }
     }
 
@@ -165,29 +165,21 @@ impl Driver {
         });
     }
 
-    /// Polls for as long as that tends to pay; says whether something is marked.
-    async fn poll(&self, context: &Context) -> bool {
-        let mut wait = self.begin_wait(context);
-        wait.start(Nanos::monotonic);
-        while !self.ready.any() {
-            if self.expecting.swap(false, Ordering::SeqCst) {
-                wait = self.begin_wait(context);
-                wait.start(Nanos::monotonic);
-            }
-            match wait.next(Nanos::monotonic) {
-                Step::Poll => {}
-                Step::Yield => std::thread::yield_now(),
-                Step::Sleep(_) | Step::TimedOut => return false,
-            }
-            yield_now().await;
+    /// Polls for as long as that tends to pay, and serves.
+    fn poll(&self, context: &Context) {
+        if self.polling.swap(true, Ordering::SeqCst) {
+            return;
         }
-        wait.found(Nanos::monotonic);
-        true
-    }
-
-    fn begin_wait(&self, context: &Context) -> vmmc_host::wait::Wait<'_> {
+        // Peers need not ring meanwhile.
+        self.ready.disarm();
         let peer_core = context.peer_core.load(Ordering::Relaxed);
-        self.waits.begin(if peer_core == core() + 1 { Manner::Yield } else { Manner::Spin }, NEVER)
+        if self.budget.poll(peer_core, NEVER, || self.ready.any()) {
+            self.serve(context);
+        }
+        self.polling.store(false, Ordering::SeqCst);
+        while self.ready.arm() {
+            self.serve(context);
+        }
     }
 
     /// How long to sleep at most.
@@ -229,6 +221,28 @@ impl Drop for Driver {
     }
 }
 
+/// What a thread of the runtime does before it sleeps.
+struct Idle {
+    context: Weak<Context>,
+    driver: Weak<Driver>,
+}
+
+impl Wake for Idle {
+    fn wake(self: Arc<Idle>) {
+        if let (Some(context), Some(driver)) = (self.context.upgrade(), self.driver.upgrade()) {
+            driver.poll(&context);
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Idle>) {
+        // At once, for this is no thread of a runtime with other tasks: that of `block_on` has
+        // only this one. What else it may be that drives a task nobody knows.
+        if Handle::try_current().is_ok() {
+            self.clone().wake();
+        }
+    }
+}
+
 /// The task of a driver. While it sleeps it keeps neither driver nor context.
 struct Task {
     runtime: Id,
@@ -260,20 +274,12 @@ impl Task {
         loop {
             let limit = {
                 let (Some(context), Some(driver)) = (self.context.upgrade(), self.driver.upgrade()) else { return };
-                driver.asleep.store(false, Ordering::SeqCst);
                 driver.ready.disarm();
                 driver.recheck_due(&context);
                 driver.serve(&context);
-                if driver.expecting.swap(false, Ordering::SeqCst) && driver.poll(&context).await {
-                    continue;
-                }
                 if driver.ready.arm() {
                     // Others have their turn before the next look.
                     yield_now().await;
-                    continue;
-                }
-                driver.asleep.store(true, Ordering::SeqCst);
-                if driver.expecting.load(Ordering::SeqCst) {
                     continue;
                 }
                 driver.sleep_limit(&context)

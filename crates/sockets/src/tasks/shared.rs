@@ -22,6 +22,9 @@ use tokio::io::Interest as Readiness;
 use tokio::net::TcpStream;
 use tokio::task::coop::poll_proceed;
 
+const FORKED: &str = "this stream's runtime belongs to the process that forked, which is told of what comes; \
+    wait there, or use a blocking stream in the child";
+
 /// One stream.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -206,6 +209,9 @@ impl Shared {
             Attempt::Busy => return busy(cx),
             Attempt::Nothing => {}
         }
+        if self.place.as_ref().is_some_and(|(driver, _)| !driver.is_of(&self.context)) {
+            return Poll::Ready(Err(io::Error::new(ErrorKind::Unsupported, FORKED)));
+        }
         let slot = if what.reads() { &self.reader } else { &self.writer };
         slot.register(cx.waker());
         let ended_in_kernel = self.hear_kernel(cx, what)?;
@@ -218,7 +224,7 @@ impl Shared {
         }
         if let Some((driver, token)) = &self.place {
             if what.reads() {
-                driver.expect(&self.context);
+                driver.expect();
             }
             // Nobody rings when a reader takes nothing for so long that the kernel is the way, nor
             // once more for an end in the kernel.
