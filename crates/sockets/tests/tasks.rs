@@ -323,8 +323,11 @@ impl Actor {
         }
     }
 
-    /// Ends at once, mostly after some turns: what is selected against it is cancelled then.
+    /// Ends after some turns: what is selected against it is cancelled then. 0: never.
     async fn patience(turns: u32) {
+        if turns == 0 {
+            std::future::pending::<()>().await;
+        }
         for _ in 0..turns {
             yield_now().await;
         }
@@ -519,5 +522,30 @@ fn tasks_that_wait_are_told_of_the_death_of_their_peer_also_without_a_node() {
             let kind = writer.await.unwrap();
             assert!(matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{kind}");
         }
+    });
+}
+
+/// Each turn needs the wake-up of the other end, at random distances from its look at the ring.
+#[test]
+fn no_wake_up_is_lost_in_many_short_turns() {
+    let node = TestNode::start();
+    in_runtimes(|| async {
+        let (one, two) = upgraded_pair(&node.context(), &node.context()).await;
+        let turns = |mut stream: AsyncStream, first: bool| async move {
+            let mut random = ChaCha8Rng::seed_from_u64(u64::from(first));
+            for turn in 0..10_000u32 {
+                if turn > 0 || !first {
+                    stream.read_exact(&mut [0]).await.unwrap();
+                }
+                (0..random.next_u32() % 300).for_each(|_| std::hint::spin_loop());
+                stream.write_all(&[turn as u8]).await.unwrap();
+            }
+            // Nobody goes with bytes unread.
+            stream.shutdown().await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        };
+        let (one, two) = (tokio::spawn(turns(one, true)), tokio::spawn(turns(two, false)));
+        one.await.unwrap();
+        two.await.unwrap();
     });
 }
