@@ -32,23 +32,6 @@ impl Default for SpinBudget {
 }
 
 impl SpinBudget {
-    /// With bounds of its own.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn new(limits: &'static vmmc_host::wait::BackoffLimits) -> SpinBudget {
-        SpinBudget(Backoff::new(limits))
-    }
-
-    /// Whether a wait that begins now is one of those that sleep at once; then it is counted as
-    /// one.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn skips(&self) -> bool {
-        let skips = self.0.is_skipping();
-        if skips {
-            self.0.begin(Manner::Spin, NEVER);
-        }
-        skips
-    }
-
     /// Polls until `ready`, for as long as that tends to pay, and not beyond the deadline.
     /// `peer_core` is where the other side runs, plus one; 0: unknown.
     pub(crate) fn poll(&self, peer_core: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {

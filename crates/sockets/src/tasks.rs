@@ -20,6 +20,7 @@
 mod driver;
 mod halves;
 mod listener;
+mod polling;
 mod shared;
 mod signal;
 mod stream;

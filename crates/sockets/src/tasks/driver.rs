@@ -5,25 +5,21 @@
 //!      ▲   ▲                                                           │
 //!      │   └───────────────── bell, timer, signal ─────────────────────┘
 //!      │
-//!   POLL ◀── a task waits for bytes, and its thread has nothing else to do
+//!   POLL ◀── a task begins to wait for bytes, and the runtime has nothing else to do
 //! ```
 //!
-//! Before a thread of the runtime sleeps on which a task has begun to wait for bytes, it polls for
-//! marks, for at most [`TASK_POLL_NS`](crate::limits::TASK_POLL_NS) and only while that tends to
-//! pay. It does so in a waker that it was left as by [`yield_now`]: the runtime calls those when
-//! it has run out of ready tasks and has asked the reactor. A task of its own that yields again
-//! and again would make the runtime wake another thread each time, to look for what else there is.
+//! How it polls is in [`super::polling`].
 //!
 //! Invariant: a driver that sleeps is armed, and a mark that comes after it looked rings its bell.
 //! It ends with its runtime or with its context, whichever goes first, and then gives the bell
 //! back when the last of its streams has gone. Source: the ready list of epoll(7).
 
+use super::polling::Polling;
 use super::shared::Shared;
 use super::signal::{Signal, lock};
 use crate::connection::Connection;
 use crate::context::Context;
-use crate::limits::{BETWEEN_SLICE_MAX, FULL_TIME_NS, TASK_DEAF_SLICE, TASK_RECHECK_DOUBLINGS, TASK_WAITS};
-use crate::polling::{NEVER, SpinBudget};
+use crate::limits::{BETWEEN_SLICE_MAX, FULL_TIME_NS, TASK_DEAF_SLICE, TASK_RECHECK_DOUBLINGS};
 use crate::ready::ReadySet;
 use crate::types::Interest;
 use rustix::io::Errno;
@@ -32,12 +28,11 @@ use rustix::time::{
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::Interest as Readiness;
 use tokio::io::unix::AsyncFd;
@@ -54,12 +49,7 @@ pub(crate) struct Drivers(Mutex<Vec<Arc<Driver>>>);
 pub(super) struct Driver {
     runtime: Id,
     ready: ReadySet,
-    /// What polling before sleeps gained.
-    budget: SpinBudget,
-    /// A thread polls.
-    polling: AtomicBool,
-    /// Has a thread of the runtime poll when it has nothing else to do.
-    idle: Waker,
+    polling: Polling,
     tokens: Mutex<Tokens>,
     /// When to wake which streams without a mark, the first one on top; a few times the same
     /// stream, at most.
@@ -80,7 +70,8 @@ impl Driver {
     /// # Panics
     /// Outside of a runtime, and in one without a reactor.
     pub(super) fn of_this_runtime(context: &Arc<Context>) -> Option<Arc<Driver>> {
-        let runtime = Handle::current().id();
+        let handle = Handle::current();
+        let runtime = handle.id();
         let mut drivers = lock(&context.drivers.0);
         if let Some(driver) = drivers.iter().find(|driver| driver.runtime == runtime) {
             // In the child of a fork it is the parent's.
@@ -90,9 +81,7 @@ impl Driver {
         let driver = Arc::new_cyclic(|own| Driver {
             runtime,
             ready,
-            budget: SpinBudget::new(&TASK_WAITS),
-            polling: AtomicBool::new(false),
-            idle: Waker::from(Arc::new(Idle { context: Arc::downgrade(context), driver: own.clone() })),
+            polling: Polling::new(&handle, context, own),
             tokens: Mutex::default(),
             rechecks: Mutex::default(),
             signal: Arc::default(),
@@ -132,8 +121,8 @@ impl Driver {
 
     /// A task begins to wait for bytes: they may come soon.
     pub(super) fn expect(&self) {
-        if !self.budget.skips() {
-            let _ = pin!(yield_now()).poll(&mut std::task::Context::from_waker(&self.idle));
+        if self.polling.expect() {
+            self.signal.raise();
         }
     }
 
@@ -165,18 +154,13 @@ impl Driver {
         });
     }
 
-    /// Polls for as long as that tends to pay, and serves.
-    fn poll(&self, context: &Context) {
-        if self.polling.swap(true, Ordering::SeqCst) {
-            return;
-        }
+    /// Polls on a thread that has nothing else to do.
+    pub(super) fn poll_idle(&self, context: &Context) {
         // Peers need not ring meanwhile.
         self.ready.disarm();
-        let peer_core = context.peer_core.load(Ordering::Relaxed);
-        if self.budget.poll(peer_core, NEVER, || self.ready.any()) {
+        if self.polling.poll_idle(context, || self.ready.any()) {
             self.serve(context);
         }
-        self.polling.store(false, Ordering::SeqCst);
         while self.ready.arm() {
             self.serve(context);
         }
@@ -221,28 +205,6 @@ impl Drop for Driver {
     }
 }
 
-/// What a thread of the runtime does before it sleeps.
-struct Idle {
-    context: Weak<Context>,
-    driver: Weak<Driver>,
-}
-
-impl Wake for Idle {
-    fn wake(self: Arc<Idle>) {
-        if let (Some(context), Some(driver)) = (self.context.upgrade(), self.driver.upgrade()) {
-            driver.poll(&context);
-        }
-    }
-
-    fn wake_by_ref(self: &Arc<Idle>) {
-        // At once, for this is no thread of a runtime with other tasks: that of `block_on` has
-        // only this one. What else it may be that drives a task nobody knows.
-        if Handle::try_current().is_ok() {
-            self.clone().wake();
-        }
-    }
-}
-
 /// The task of a driver. While it sleeps it keeps neither driver nor context.
 struct Task {
     runtime: Id,
@@ -277,7 +239,7 @@ impl Task {
                 driver.ready.disarm();
                 driver.recheck_due(&context);
                 driver.serve(&context);
-                if driver.ready.arm() {
+                if driver.polling.poll_in_turns(&context, || driver.ready.any()).await || driver.ready.arm() {
                     // Others have their turn before the next look.
                     yield_now().await;
                     continue;
