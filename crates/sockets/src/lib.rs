@@ -20,6 +20,9 @@
 //!
 //! **Does not.** It hooks no calls (that is `vmmc-preload`).
 //!
+//! **Cargo features.** `tokio`, off by default: `AsyncStream` and `AsyncListener`, the same streams
+//! for tasks of tokio, which wait in its reactor. They begin a task in each runtime that uses them.
+//!
 //! Source: [NT §4] stream sockets over VMMC, [SHRIMP §3].
 
 #![forbid(unsafe_code)]

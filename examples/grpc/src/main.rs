@@ -41,8 +41,9 @@ fn main() -> Result<(), Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["serve", kind, node] => run(serve(transport(kind, node)?)),
+        ["call", kind, node, address] => run(call(transport(kind, node)?, address.parse()?)),
         [] => compare(),
-        _ => Err("no arguments, please: this starts its node and its servers itself".into()),
+        _ => Err("give nothing, or `serve tcp|vmmc NODE`, or `call tcp|vmmc NODE ADDRESS`".into()),
     }
 }
 
@@ -104,6 +105,12 @@ async fn client(transport: Transport, address: SocketAddr) -> Result<GreeterClie
     // The address in the URI is for virtual hosts only: the connector knows where to go.
     let channel = Endpoint::from_static("http://greeter.example").connect_with_connector(connector).await?;
     Ok(GreeterClient::new(channel))
+}
+
+async fn call(transport: Transport, address: SocketAddr) -> Result<(), Failure> {
+    let request = GreetRequest { name: "caller 0".into() };
+    println!("{}", client(transport, address).await?.greet(request).await?.into_inner().text);
+    Ok(())
 }
 
 /// A server in a process of its own, which ends with this value.

@@ -304,7 +304,7 @@ fn set_timer(timer: &OwnedFd, after: Option<Duration>) -> Result<(), Errno> {
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
     // Zero would be never.
     let after = after.map(|after| after.max(Duration::from_nanos(1)));
-    let value = after
-        .map_or(none, |after| Timespec { tv_sec: after.as_secs() as _, tv_nsec: after.subsec_nanos().into() });
+    let value =
+        after.map_or(none, |after| Timespec { tv_sec: after.as_secs() as _, tv_nsec: after.subsec_nanos().into() });
     timerfd_settime(timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: none, it_value: value }).map(|_| ())
 }

@@ -168,11 +168,7 @@ impl AsyncStream {
         Poll::Ready(Ok(()))
     }
 
-    pub(super) fn poll_send(
-        &self,
-        cx: &mut std::task::Context<'_>,
-        from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_send(&self, cx: &mut std::task::Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.0.poll_send(cx, from)
     }
 
