@@ -36,6 +36,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/utlb.md",
     "crates/vmmc/examples/README.md",
     "crates/sockets/examples/README.md",
+    "examples/grpc/README.md",
 ];
 /// What is typed instead, always: ports that are free here, and time for a server to come up.
 const ALWAYS: &[(&str, &str)] = &[

@@ -494,7 +494,7 @@ impl Pending {
             if until.left(inner.now()).is_none_or(|left| left.is_zero()) {
                 return None;
             }
-            inner.drive(until);
+            inner.drive(until.min(self.call.deadline));
         }
     }
 

@@ -93,6 +93,9 @@ pub struct Context {
     /// Core of the peer from which the last bytes came, plus one: where an event loop expects the
     /// next event from.
     pub(crate) peer_core: AtomicU32,
+    /// What wakes the tasks of each runtime that has streams.
+    #[cfg(feature = "tokio")]
+    pub(crate) drivers: crate::tasks::Drivers,
 }
 
 /// The clients of some generations.
@@ -161,6 +164,8 @@ impl Context {
             gate: ForkGate::default(),
             offers: OfferPolicy::default(),
             peer_core: AtomicU32::new(0),
+            #[cfg(feature = "tokio")]
+            drivers: Default::default(),
         }
     }
 

@@ -20,6 +20,9 @@
 //!
 //! **Does not.** It hooks no calls (that is `vmmc-preload`).
 //!
+//! **Cargo features.** `tokio`, off by default: `AsyncStream` and `AsyncListener`, the same streams
+//! for tasks of tokio, which wait in its reactor. They begin a task in each runtime that uses them.
+//!
 //! Source: [NT §4] stream sockets over VMMC, [SHRIMP §3].
 
 #![forbid(unsafe_code)]
@@ -35,6 +38,8 @@ mod offers;
 mod polling;
 mod ready;
 mod stream;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod types;
 
 pub use connection::{Connection, Forking, KernelCall};
@@ -43,6 +48,8 @@ pub use core::simulation;
 pub use offers::Offers;
 pub use ready::{ReadySet, TooMany};
 pub use stream::{Room, Stream, View};
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncListener, AsyncStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use types::{
     After, Bypass, Close, Description, Direction, Interest, Lent, Medium, Received, Sent, Shutdown, State, Take, Waited,
 };

@@ -4,6 +4,8 @@
 //! reason for the number.
 
 use std::time::Duration;
+#[cfg(feature = "tokio")]
+use vmmc_host::{limits::RING_WAITS, wait::BackoffLimits};
 
 /// Receives with data after which a connection is offered: connections that carry one request or
 /// two cost what TCP costs.
@@ -169,3 +171,22 @@ pub const BETWEEN_SLICE_MAX: Duration = Duration::from_secs(1);
 pub const BETWEEN_LIST_MAX: usize = 65_536;
 /// Time after which the other node is asked again whether all is here.
 pub const BETWEEN_ASK_AGAIN_NS: u64 = 20_000_000;
+
+/// Waits of a runtime's tasks for rings, by a thread that has nothing else to do.
+#[cfg(feature = "tokio")]
+pub(crate) const TASK_WAITS: BackoffLimits =
+    BackoffLimits { poll_min_ns: TASK_POLL_NS, poll_max_ns: TASK_POLL_NS, ..RING_WAITS };
+/// The same where a poll is a turn of the runtime, which takes longer than reading the clock.
+#[cfg(feature = "tokio")]
+pub(crate) const TASK_TURNS: BackoffLimits = BackoffLimits { polls_a_clock: 0, ..TASK_WAITS };
+/// Longest such polling, ns: what an end of a remote call takes to answer, that is, two wake-ups of
+/// a thread and the work between them. As long as a task may take between two awaits.
+pub const TASK_POLL_NS: u64 = 100_000;
+/// Sleep of a runtime whose bell some peers cannot ring yet.
+pub const TASK_DEAF_SLICE: Duration = Duration::from_millis(1);
+/// Doublings of the time after which a task that waits where nobody may wake it polls again: from
+/// [`FULL_TIME_NS`] to some 600 ms.
+pub const TASK_RECHECK_DOUBLINGS: u32 = 6;
+/// Times that the kernel's answer sends a receive to ask again before the other tasks get their
+/// turn.
+pub const TASK_RETRIES: u32 = 64;
