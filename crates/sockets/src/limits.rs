@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 #[cfg(feature = "tokio")]
-use vmmc_host::{limits::RING_WAITS, wait::BackoffLimits};
+use vmmc_host::{
+    limits::RING_WAITS,
+    wait::{BackoffLimits, RestLimits, SkipLimits},
+};
 
 /// Receives with data after which a connection is offered: connections that carry one request or
 /// two cost what TCP costs.
@@ -175,7 +178,12 @@ pub const BETWEEN_ASK_AGAIN_NS: u64 = 20_000_000;
 /// Waits of a runtime's tasks for rings, by a thread that has nothing else to do.
 #[cfg(feature = "tokio")]
 pub(crate) const TASK_WAITS: BackoffLimits =
-    BackoffLimits { poll_min_ns: TASK_POLL_NS, poll_max_ns: TASK_POLL_NS, ..RING_WAITS };
+    BackoffLimits { poll_min_ns: TASK_POLL_NS, poll_max_ns: TASK_POLL_NS, skips: Some(TASK_SKIPS), ..RING_WAITS };
+/// When they sleep at once. A task of a remote call looks for bytes some four times in a call, and
+/// a third program that takes the peer's core for a moment makes one wait in vain: with the numbers
+/// of blocking calls one such moment would cost a dozen calls.
+#[cfg(feature = "tokio")]
+const TASK_SKIPS: SkipLimits = SkipLimits { vain_waits: 8, rest: RestLimits::fixed(16) };
 /// The same where a poll is a turn of the runtime, which takes longer than reading the clock.
 #[cfg(feature = "tokio")]
 pub(crate) const TASK_TURNS: BackoffLimits = BackoffLimits { polls_a_clock: 0, ..TASK_WAITS };

@@ -83,7 +83,10 @@ impl Greeter for Hello {
 
     type GreetOftenStream = Pin<Box<dyn Stream<Item = Result<GreetReply, Status>> + Send>>;
 
-    async fn greet_often(&self, request: Request<GreetOftenRequest>) -> Result<Response<Self::GreetOftenStream>, Status> {
+    async fn greet_often(
+        &self,
+        request: Request<GreetOftenRequest>,
+    ) -> Result<Response<Self::GreetOftenStream>, Status> {
         let GreetOftenRequest { name, times } = request.into_inner();
         let replies = (0..times).map(move |n| Ok(GreetReply { text: format!("hello for the {n}th time, {name}") }));
         Ok(Response::new(Box::pin(tokio_stream::iter(replies))))
@@ -118,10 +121,8 @@ struct Serving(Child, SocketAddr);
 
 impl Serving {
     fn start(kind: &str, node: &str) -> Result<Serving, Failure> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", kind, node])
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child =
+            Command::new(std::env::current_exe()?).args(["serve", kind, node]).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         Ok(Serving(child, line.trim().parse()?))
