@@ -25,6 +25,7 @@ impl Client {
     /// # Errors
     /// [`RpcError::System`]: no thread can be had.
     pub fn background(&self) -> Result<(), RpcError> {
+        self.inner.must_be_here()?;
         let mut background = self.inner.background.lock().expect("no panic while the lock is held");
         if background.is_none() {
             let inner = Arc::downgrade(&self.inner);

@@ -131,7 +131,7 @@ impl Call {
 
     /// Whether the caller has withdrawn it: a handler that works for long looks now and then.
     pub fn is_cancelled(&self) -> bool {
-        self.shared.admission().is_withdrawn(&self.name())
+        self.shared.is_here() && self.shared.admission().is_withdrawn(&self.name())
     }
 
     /// Who sent it here: the caller, or the server that has passed it on. The node vouches for it.
@@ -188,6 +188,9 @@ impl Call {
     /// The call itself, to be answered, and why it could not be passed on.
     #[allow(clippy::result_large_err)] // the call comes back, which is seldom
     pub fn pass_on(mut self, to: &Client, method: u16, arguments: &[u8]) -> Result<(), (Call, RpcError)> {
+        if let Err(error) = to.inner.must_be_here() {
+            return Err((self, error));
+        }
         let left = self.left();
         if left.is_zero() {
             // Its caller has ended it.
@@ -223,6 +226,9 @@ impl Call {
 
     fn close(&mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
         self.open = false;
+        if !self.shared.is_here() {
+            return;
+        }
         // First, so that whoever has the answer finds the call gone.
         self.shared.finished(self, status);
         if !self.link.answer(self.head.id, status, result, bulk) {

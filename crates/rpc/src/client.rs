@@ -347,18 +347,20 @@ impl Client {
     /// Takes answers that have come, and runs their continuations; does not wait. Those that said
     /// "not now" run again.
     pub fn poll(&self) {
-        self.inner.poll();
+        if self.inner.must_be_here().is_ok() {
+            self.inner.poll();
+        }
     }
 
     /// Calls without an outcome.
     pub fn outstanding(&self) -> usize {
-        self.inner.known().calls.len()
+        self.inner.must_be_here().map_or(0, |()| self.inner.known().calls.len())
     }
 
     /// Continuations that are to run: at the next [`poll`](Self::poll), or while a call is waited
     /// for.
     pub fn deferred(&self) -> usize {
-        self.inner.ready().len()
+        self.inner.must_be_here().map_or(0, |()| self.inner.ready().len())
     }
 }
 
@@ -431,6 +433,7 @@ impl<'a> Request<'a> {
         let Request { client, method, arguments, bulk, wants_bulk, in_frame, timeout } = self;
         let inner = &*client.inner;
         let service = || inner.service.clone();
+        inner.must_be_here()?;
         let at = inner.now();
         let deadline = Deadline(at + timeout);
         let buffer = if wants_bulk { Some(inner.arm()?) } else { None };
@@ -455,6 +458,9 @@ impl Pending {
     /// The outcome, if it is there. Takes answers that have come.
     pub fn poll(&mut self) -> Option<Result<Answer, RpcError>> {
         let inner = &*self.client.inner;
+        if let Err(error) = inner.must_be_here() {
+            return Some(Err(error));
+        }
         let outcome = inner.collect(self.call.id).or_else(|| {
             inner.poll();
             inner.collect(self.call.id)
@@ -468,6 +474,7 @@ impl Pending {
     /// # Errors
     /// [`RpcError`].
     pub fn wait(mut self) -> Result<Answer, RpcError> {
+        self.client.inner.must_be_here()?;
         self.fetched = true;
         self.client.inner.wait(self.call)
     }
@@ -505,7 +512,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.fetched {
+        if self.fetched || self.client.inner.must_be_here().is_err() {
             return;
         }
         let (inner, id) = (&*self.client.inner, self.call.id);
@@ -521,6 +528,12 @@ impl Drop for Pending {
 }
 
 impl Inner {
+    /// Not in the child of a fork: another thread may have held any of the locks.
+    pub(crate) fn must_be_here(&self) -> Result<(), RpcError> {
+        let access = |error| RpcError::Access { service: self.service.clone(), error };
+        self.clock.must_be_here().map_err(access)
+    }
+
     fn arm(&self) -> Result<TokenBuffer, RpcError> {
         self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error: Box::new(error) })
     }

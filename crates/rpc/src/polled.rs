@@ -116,6 +116,7 @@ impl PolledServer {
     /// # Errors
     /// [`ServeError::Wait`]: the node has gone, or this process was forked.
     pub fn poll(&mut self) -> Result<Option<Call>, ServeError> {
+        self.serving.must_be_here().map_err(|error| ServeError::Wait { service: self.service.clone(), error })?;
         self.set_timer(None);
         for _ in 0..MESSAGES_PER_LOOK {
             if let Some(call) = self.serving.next_call() {

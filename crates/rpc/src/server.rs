@@ -250,7 +250,7 @@ impl Server {
 
     /// Whether it serves: not when its node has gone.
     pub fn is_serving(&self) -> bool {
-        self.loop_thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.shared.is_here() && self.loop_thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Ends it, after the handlers that run. What its node says, if it had ended before.
@@ -259,6 +259,12 @@ impl Server {
     }
 
     fn end(&mut self) -> Option<WaitError> {
+        if !self.shared.is_here() {
+            // The threads exist in the parent only; there is nothing to wait for.
+            std::mem::forget(self.loop_thread.take());
+            self.threads.drain(..).for_each(std::mem::forget);
+            return None;
+        }
         self.shared.stop.store(true, Ordering::Release);
         let ended = self.loop_thread.take().and_then(|thread| thread.join().ok()).flatten();
         self.shared.queue().drain(..).for_each(Call::forget);
@@ -284,6 +290,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Shared {
+    /// Not in the child of a fork: another thread may have held any of the locks.
+    pub(crate) fn is_here(&self) -> bool {
+        self.session.must_be_here().is_ok()
+    }
+
     /// As the session counts time.
     pub(crate) fn now(&self) -> Nanos {
         self.session.deadline(Duration::ZERO).0
@@ -635,6 +646,10 @@ impl Serving {
 
 /// For an event loop.
 impl Serving {
+    pub(crate) fn must_be_here(&self) -> Result<(), WaitError> {
+        self.shared.session.must_be_here().map_err(WaitError::from)
+    }
+
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -687,6 +702,9 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        if !self.shared.is_here() {
+            return;
+        }
         self.connecting.end();
         self.shared.queue().drain(..).for_each(Call::forget);
     }

@@ -7,7 +7,7 @@ use crate::attach;
 use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::endpoint::{ConnectionBuilder, EndpointBuilder};
-use crate::error::{AttachError, BufferError, CallError, PlaceError, WaitError};
+use crate::error::{AccessError, AttachError, BufferError, CallError, PlaceError, WaitError};
 use crate::export::ExportBuilder;
 use crate::hub::Taker;
 use crate::import::ImportBuilder;
@@ -212,6 +212,16 @@ impl Session {
     /// A deadline on this session's clock.
     pub fn deadline(&self, after: Duration) -> Deadline {
         self.core.deadline(after)
+    }
+
+    /// Whether this is the process that attached. The child of a fork can do nothing with a session
+    /// of its parent's; it should not take locks either, which another thread may have held then.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`]: it is a child.
+    #[inline]
+    pub fn must_be_here(&self) -> Result<(), AccessError> {
+        self.core.must_be_here()
     }
 
     /// Whether the node is still there, as far as is known without asking it.

@@ -303,6 +303,8 @@ impl TokenPool {
     /// [`TokenError`].
     pub fn arm(&self) -> Result<TokenBuffer, TokenError> {
         let endpoint = || self.endpoint.clone();
+        // Before the lock, which another thread may have held when this process was forked.
+        self.session.must_be_here().map_err(TokenError::Access)?;
         let mut tables = self.tables();
         let table = tables.last().expect("it was made with one");
         if let Some(buffer) = table.arm()? {
