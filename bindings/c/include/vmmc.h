@@ -418,11 +418,11 @@ typedef enum vmmc_status {
      */
     VMMC_BAD_RESULT = 39,
     /**
-     * The result of the call does not fit a frame of the client.
+     * The result of the call is longer than a result can be.
      */
     VMMC_RESULT_TOO_LONG = 40,
     /**
-     * Arguments and bulk of the call do not fit a frame of the server.
+     * Arguments and bulk of the call are longer than those of a call can be.
      */
     VMMC_ARGUMENTS_TOO_LONG = 41,
     /**
@@ -1296,7 +1296,7 @@ typedef struct vmmc_rpc_client_options {
      */
     uint64_t frames;
     /**
-     * Bytes of a frame: results are as long as that less a few; 0: 16 KiB.
+     * Bytes of a frame; longer results come in pieces. 0: 16 KiB.
      */
     uint64_t frame_bytes;
     /**
@@ -1311,7 +1311,7 @@ typedef struct vmmc_rpc_client_options {
 
 /**
  * A call that is made. Arguments and bulk are used until the call of the library returns; together
- * they fit a frame of the server.
+ * they have up to 32 MiB.
  */
 typedef struct vmmc_rpc_request {
     /**
@@ -1394,7 +1394,7 @@ typedef struct vmmc_rpc_server_options {
      */
     uint64_t frames;
     /**
-     * Bytes of a frame: arguments and bulk together are no longer; 0: 16 KiB.
+     * Bytes of a frame; longer arguments come in pieces. 0: 16 KiB.
      */
     uint64_t frame_bytes;
 } vmmc_rpc_server_options;
@@ -2828,8 +2828,8 @@ enum vmmc_status vmmc_rpc_call_defer(const struct vmmc_rpc_call *call_);
 
 /**
  * Answers a call with a result; its handle is gone on VMMC_OK, so a second answer is
- * VMMC_BAD_HANDLE. Nobody waits for the caller. A result that does not fit a frame of the client
- * is VMMC_RESULT_TOO_LONG there.
+ * VMMC_BAD_HANDLE. Nobody waits for the caller. A result of more than 32 MiB is
+ * VMMC_RESULT_TOO_LONG there.
  */
 enum vmmc_status vmmc_rpc_call_answer(struct vmmc_rpc_call *call_, const void *result, size_t len);
 

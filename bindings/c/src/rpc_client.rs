@@ -71,7 +71,7 @@ pub struct vmmc_rpc_client_options {
     pub users: *const u32,
     /// Frames for results, for each process that answers; 0: 4.
     pub frames: u64,
-    /// Bytes of a frame: results are as long as that less a few; 0: 16 KiB.
+    /// Bytes of a frame; longer results come in pieces. 0: 16 KiB.
     pub frame_bytes: u64,
     /// Buffers for bulk results. Each is in use from the call until its answer is freed; 0: 8.
     pub bulk_buffers: u64,
@@ -88,7 +88,7 @@ unsafe impl Options for vmmc_rpc_client_options {
 pub const VMMC_RPC_WANTS_BULK: u32 = 1;
 
 /// A call that is made. Arguments and bulk are used until the call of the library returns; together
-/// they fit a frame of the server.
+/// they have up to 32 MiB.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vmmc_rpc_request {

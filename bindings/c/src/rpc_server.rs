@@ -62,7 +62,7 @@ pub struct vmmc_rpc_server_options {
     pub queue: u32,
     /// Frames for long arguments and bulk, for each client; 0: 4.
     pub frames: u64,
-    /// Bytes of a frame: arguments and bulk together are no longer; 0: 16 KiB.
+    /// Bytes of a frame; longer arguments come in pieces. 0: 16 KiB.
     pub frame_bytes: u64,
 }
 
@@ -337,8 +337,8 @@ pub extern "C" fn vmmc_rpc_call_defer(call_: *const vmmc_rpc_call) -> vmmc_statu
 }
 
 /// Answers a call with a result; its handle is gone on VMMC_OK, so a second answer is
-/// VMMC_BAD_HANDLE. Nobody waits for the caller. A result that does not fit a frame of the client
-/// is VMMC_RESULT_TOO_LONG there.
+/// VMMC_BAD_HANDLE. Nobody waits for the caller. A result of more than 32 MiB is
+/// VMMC_RESULT_TOO_LONG there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_rpc_call_answer(
     call_: *mut vmmc_rpc_call,

@@ -89,9 +89,9 @@ pub enum vmmc_status {
     VMMC_NO_ANSWER = 38,
     /// The result of the call makes no sense.
     VMMC_BAD_RESULT = 39,
-    /// The result of the call does not fit a frame of the client.
+    /// The result of the call is longer than a result can be.
     VMMC_RESULT_TOO_LONG = 40,
-    /// Arguments and bulk of the call do not fit a frame of the server.
+    /// Arguments and bulk of the call are longer than those of a call can be.
     VMMC_ARGUMENTS_TOO_LONG = 41,
     /// The bulk result of the call did not get into the buffer of the client.
     VMMC_BULK_DROPPED = 42,

@@ -197,7 +197,7 @@ fn various(call: *mut vmmc_rpc_call, incoming: &vmmc_rpc_incoming) {
                 assert!(message().contains("goes when the call is answered"), "{}", message());
                 assert_eq!(vmmc_rpc_call_defer(call), VMMC_BAD_HANDLE);
             }
-            LONG => must(answer(call, &vec![7; 1 << 20])),
+            LONG => must(answer(call, &vec![7; (32 << 20) + 1])),
             PAGE => {
                 let page = vec![9u8; u16::from_le_bytes(arguments(incoming).try_into().unwrap()).into()];
                 assert!(incoming.wants_bulk && incoming.left_us > 0);
@@ -215,7 +215,7 @@ fn calls_have_results_and_errors_have_statuses_of_their_own() {
     let client = connect(session, "various");
     assert_eq!(call(client, ECHO, b"hello"), Ok(b"hello".to_vec()));
     assert_eq!(call(client, ECHO, b""), Ok(Vec::new()));
-    let long = [3u8; 10_000];
+    let long = [3u8; 200_000];
     let with_bulk = vmmc_rpc_request { bulk: long.as_ptr().cast(), bulk_len: long.len(), ..request(ECHO, b"and ") };
     assert_eq!(call_with(client, &with_bulk), Ok(([b"and ".as_slice(), &long].concat(), None)));
     for (method, status, may_have_happened, says) in [
@@ -229,7 +229,7 @@ fn calls_have_results_and_errors_have_statuses_of_their_own() {
         assert!(message().contains(says), "{}", message());
         assert_eq!(vmmc_error_may_have_happened(), may_have_happened, "{status:?}");
     }
-    assert_eq!(call(client, ECHO, &[0; 1 << 20]), Err(VMMC_ARGUMENTS_TOO_LONG));
+    assert_eq!(call(client, ECHO, &vec![0; (32 << 20) + 1]), Err(VMMC_ARGUMENTS_TOO_LONG));
     assert!(!vmmc_error_may_have_happened());
     assert_eq!(call(client, TWICE, b""), Ok(b"once".to_vec()));
 
@@ -398,7 +398,7 @@ fn calls_are_answered_later_and_left_to_others() {
                         let no_client = call.cast::<vmmc_rpc_client>();
                         assert_eq!(vmmc_rpc_call_pass_on(call, no_client, 3, null(), 0), VMMC_BAD_HANDLE);
                         let (to, new) = (to as *mut vmmc_rpc_client, b"passed on");
-                        let too_long = vec![0u8; 1 << 20];
+                        let too_long = vec![0u8; (32 << 20) + 1];
                         let status = vmmc_rpc_call_pass_on(call, to, 3, too_long.as_ptr().cast(), too_long.len());
                         assert_eq!(status, VMMC_ARGUMENTS_TOO_LONG);
                         must(vmmc_rpc_call_pass_on(call, to, 3, new.as_ptr().cast(), new.len()));

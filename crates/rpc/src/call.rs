@@ -151,7 +151,7 @@ impl Call {
         self.link.origin.uid
     }
 
-    /// Answers with a result. One that does not fit a frame of the client is an error for the
+    /// Answers with a result. One of more than 32 MiB is an error for the
     /// caller.
     pub fn answer(self, result: &[u8]) {
         self.end(Status::Done, result, None);

@@ -10,8 +10,8 @@
 use crate::calls::Calls;
 use crate::error::RpcError;
 use crate::limits::{
-    BACKGROUND_LOOK_EVERY, BULK_DEFAULT, CALLS_MAX, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK, NOT_NOW_PAUSE,
-    SERVICE_NAME_BYTES_MAX,
+    BACKGROUND_LOOK_EVERY, BODY_BYTES_MAX, BULK_DEFAULT, CALLS_MAX, FRAMES_DEFAULT, LIVENESS_EVERY, MESSAGES_PER_LOOK,
+    NOT_NOW_PAUSE, SERVICE_NAME_BYTES_MAX,
 };
 use crate::wire::{self, CallId, Message, Origin, Status, VERSION};
 use std::collections::VecDeque;
@@ -91,6 +91,8 @@ struct Waits {
     buffer: Option<TokenBuffer>,
     /// A long result stays in its frame.
     in_frame: bool,
+    /// The beginning of a result that comes in pieces.
+    begun: Vec<u8>,
     sink: Sink,
 }
 
@@ -229,7 +231,7 @@ impl ClientBuilder {
     }
 
     /// Frames for long results: so many, of so many bytes, for each process that answers; default 4
-    /// of 16 KiB.
+    /// of 16 KiB. A result that is longer than one comes in pieces.
     pub fn frames(mut self, count: u64, bytes: u64) -> Self {
         self.frames = (count, bytes);
         self
@@ -371,7 +373,8 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Bulk that goes with them. Together they fit a frame of the server.
+    /// Bulk that goes with them; together they have up to 32 MiB. What is longer than a frame of the
+    /// server goes in pieces, and the server copies it together.
     pub fn bulk(mut self, bulk: &'a [u8]) -> Self {
         self.bulk = bulk;
         self
@@ -441,7 +444,7 @@ impl<'a> Request<'a> {
         let id = {
             let mut known = inner.known();
             let key = known.keys.next().map_err(|e| RpcError::System { service: service(), why: e.to_string() })?;
-            let waits = Waits { method, timeout, buffer, in_frame, sink };
+            let waits = Waits { method, timeout, buffer, in_frame, begun: Vec::new(), sink };
             let begun = known.calls.begin(key, deadline.0, waits);
             begun.ok_or_else(|| RpcError::TooManyCalls { service: service() })?
         };
@@ -545,16 +548,35 @@ impl Inner {
         bulk: &[u8],
         timeout: Duration,
     ) -> Result<(), RpcError> {
-        let mut to = self.to();
-        let len = arguments.len() + bulk.len();
-        let sent = if len <= head.inline_bytes_max() {
+        if arguments.len() + bulk.len() <= head.inline_bytes_max() {
             let control = Message::Request { head, body: arguments }.encode_with(bulk);
-            to.send_within(control.bytes(), b"", timeout)
-        } else {
-            let control = Message::Request { head, body: b"" }.encode();
-            to.send_within(control.bytes(), Gather(&[arguments, bulk]), timeout)
+            let sent = self.to().send_within(control.bytes(), b"", timeout);
+            return sent.map_err(|error| self.not_sent(error, timeout));
+        }
+        self.send_body(head.id, &Message::Request { head, body: b"" }, &[arguments, bulk], timeout)
+    }
+
+    /// Sends a message with a body as its payload, in pieces if that is too long for one.
+    fn send_body(&self, id: CallId, message: &Message<'_>, body: &[&[u8]], timeout: Duration) -> Result<(), RpcError> {
+        let len = body.iter().map(|part| part.len() as u64).sum();
+        if len > BODY_BYTES_MAX {
+            let service = self.service.clone();
+            return Err(RpcError::ArgumentsTooLong { service, len, max: BODY_BYTES_MAX });
+        }
+        let deadline = self.clock.deadline(timeout);
+        // Until all is sent nobody else sends here, so that pieces follow each other.
+        let mut to = self.to();
+        let most = to.payload_bytes_max() as usize;
+        let mut rest = Rest(body.to_vec());
+        let mut send = |control: &[u8], pieces: &[&[u8]]| {
+            let left = deadline.left(self.now()).unwrap_or_default();
+            to.send_within(control, Gather(pieces), left).map_err(|error| self.not_sent(error, timeout))
         };
-        sent.map_err(|error| self.not_sent(error, timeout))
+        let part = Message::Part { id }.encode();
+        while most > 0 && rest.len() > most {
+            send(part.bytes(), &rest.take(most))?;
+        }
+        send(message.encode().bytes(), &rest.0)
     }
 
     /// Passes a call on to the server.
@@ -566,9 +588,7 @@ impl Inner {
         bulk: &[u8],
     ) -> Result<(), RpcError> {
         let origin = origin.encode();
-        let control = Message::Forward { head }.encode();
-        let sent = self.to().send_within(control.bytes(), Gather(&[&origin[..], arguments, bulk]), head.left);
-        sent.map_err(|error| self.not_sent(error, head.left))
+        self.send_body(head.id, &Message::Forward { head }, &[&origin[..], arguments, bulk], head.left)
     }
 
     fn not_sent(&self, error: MessageError, timeout: Duration) -> RpcError {
@@ -721,14 +741,20 @@ impl Inner {
     /// An answer, or something that is none.
     fn take(&self, mut message: vmmc::Message) -> Taken {
         let frame = message.take_payload();
-        let Some(Message::Answer { id, status, body }) = Message::decode(message.control()) else {
-            return Taken::Nothing;
+        let (id, status, body) = match Message::decode(message.control()) {
+            Some(Message::Answer { id, status, body }) => (id, status, body),
+            Some(Message::Part { id }) => {
+                self.take_part(id, frame);
+                return Taken::Nothing;
+            }
+            _ => return Taken::Nothing,
         };
         let mut settled = Settled::default();
         let by_token = message.by_token();
-        let mut said = Said { body, frame };
+        let mut said = Said { begun: Vec::new(), body, frame };
         let found = self.known().calls.settle(id, |waits| {
-            let Waits { method, buffer, in_frame, sink, .. } = waits;
+            let Waits { method, buffer, in_frame, begun, sink, .. } = waits;
+            said.begun = begun;
             settled.sort(sink, self.outcome((status, by_token), &mut said, method, buffer, in_frame))
         });
         if found {
@@ -743,6 +769,18 @@ impl Inner {
             }
         }
         Taken::Nothing
+    }
+
+    /// A piece of a result. One of a server that sends more than can be is dropped, as is what
+    /// follows it: the result makes no sense then.
+    fn take_part(&self, id: CallId, frame: Option<Frame>) {
+        let Some(frame) = frame else { return };
+        let mut known = self.known();
+        if let Some(waits) = known.calls.get_mut(id) {
+            if waits.begun.len() as u64 + frame.len() <= BODY_BYTES_MAX {
+                waits.begun.extend(frame.to_vec());
+            }
+        }
     }
 
     /// What an answer says of a call that waits for it.
@@ -766,7 +804,7 @@ impl Inner {
             }
             (Some(_), _) => return Err(RpcError::BadResult { service: service(), method }),
         };
-        let frame = said.frame.take_if(|_| in_frame);
+        let frame = said.frame.take_if(|_| in_frame && said.begun.is_empty());
         let result = if frame.is_some() { Vec::new() } else { said.to_vec() };
         Ok(Answer { result, frame, bulk })
     }
@@ -909,15 +947,44 @@ enum Taken {
 /// No call has it.
 const NO_CALL: CallId = CallId { index: u32::MAX, key: 0 };
 
+/// What is left to send of a body.
+struct Rest<'a>(Vec<&'a [u8]>);
+
+impl<'a> Rest<'a> {
+    fn len(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+
+    /// Takes so many bytes off its beginning, of which there are more.
+    fn take(&mut self, bytes: usize) -> Vec<&'a [u8]> {
+        let (mut left, mut taken) = (bytes, Vec::new());
+        for part in &mut self.0 {
+            let (first, rest) = part.split_at(left.min(part.len()));
+            left -= first.len();
+            taken.push(first);
+            *part = rest;
+        }
+        taken
+    }
+}
+
 /// The result, or the message, of an answer: in a frame if there is one.
 struct Said<'a> {
+    /// What has come in pieces.
+    begun: Vec<u8>,
     body: &'a [u8],
     frame: Option<Frame>,
 }
 
 impl Said<'_> {
-    fn to_vec(&self) -> Vec<u8> {
-        self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec)
+    fn to_vec(&mut self) -> Vec<u8> {
+        let last = self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec);
+        if self.begun.is_empty() {
+            return last;
+        }
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend(last);
+        all
     }
 }
 

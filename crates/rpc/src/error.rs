@@ -89,7 +89,7 @@ pub enum RpcError {
     },
     /// Arguments and bulk do not fit.
     #[error(
-        "call of service {service:?}: arguments and bulk of {len} bytes, and the server takes {max}; send them in parts, or serve with longer frames"
+        "call of service {service:?}: arguments and bulk of {len} bytes, and a call has up to {max}; share longer memory by an export, and call with its name"
     )]
     ArgumentsTooLong {
         /// Name of the service.
@@ -145,7 +145,7 @@ pub enum RpcError {
     },
     /// The result is longer than what a client takes.
     #[error(
-        "service {service:?}: the result of method {method} does not fit; return it as bulk, or make the client with longer frames"
+        "service {service:?}: the result of method {method} does not fit; return it as bulk, or make the client with frames if it has none"
     )]
     ResultTooLong {
         /// Name of the service.

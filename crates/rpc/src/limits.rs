@@ -48,8 +48,11 @@ pub const METHODS_COUNTED_MAX: usize = 60;
 pub const TIMED_EVERY: Duration = Duration::from_micros(10);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
-/// How long a wait for calls lasts while answers wait for room.
-pub const PUSH_EVERY: Duration = Duration::from_millis(1);
+/// How long a wait for calls lasts while answers wait for room and callers make some: less than they
+/// take for the frames that they have.
+pub const PUSH_AFTER_MIN: Duration = Duration::from_micros(50);
+/// The same while no caller makes room.
+pub const PUSH_AFTER_MAX: Duration = Duration::from_millis(1);
 /// How long a server that an event loop polls looks for the next call before the loop sleeps: what
 /// a wake-up costs on a virtual machine, so looking at most doubles a wait.
 pub const LINGER: Duration = Duration::from_micros(50);
@@ -69,6 +72,12 @@ pub const BULK_DEFAULT: (u64, u64) = (8, 64 << 10);
 /// Bytes of bulk that a typed handler fills: its server makes memory for them because a caller says
 /// so.
 pub const BULK_FILLED_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of arguments and bulk of a call, and of a result: what is longer than a frame goes in
+/// pieces, and is put together in memory that the other side has for it.
+pub const BODY_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of calls whose pieces come, in a server: two of the longest. A caller has no more of them
+/// than are then free.
+pub const COLLECTED_BYTES_MAX: usize = 64 << 20;
 /// Bytes of the name of a service.
 pub const SERVICE_NAME_BYTES_MAX: usize = 64;
 /// Bytes of what a failed call says of itself: it fits a frame beside its head.

@@ -3,7 +3,7 @@
 //! Invariant: answers go in the order in which they were given. One that finds no room waits here,
 //! and nobody waits for it: a caller that takes no answers holds up itself.
 
-use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX};
+use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX};
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,33 @@ struct Answer {
     /// None: a greeting.
     id: Option<CallId>,
     control: Vec<u8>,
-    payload: Vec<u8>,
-    token: Option<PayloadToken>,
+    /// A result that is too long for the control message, of which so many bytes have gone.
+    result: Vec<u8>,
+    gone: usize,
+    bulk: Option<(PayloadToken, Vec<u8>)>,
+}
+
+impl Answer {
+    fn len(&self) -> usize {
+        self.result.len() + self.bulk.as_ref().map_or(0, |(_, bulk)| bulk.len())
+    }
+
+    /// Sends it, or as much of it as there is room for. The payload of a message is one, so a long
+    /// result goes before a bulk result.
+    fn send(&mut self, connection: &mut Connection) -> Result<(), MessageError> {
+        let Answer { id, control, result, gone, bulk } = self;
+        let most = connection.payload_bytes_max() as usize;
+        let last = if bulk.is_some() { 0 } else { most };
+        while let Some(id) = id.filter(|_| most > 0 && result.len() - *gone > last) {
+            let piece = &result[*gone..][..most.min(result.len() - *gone)];
+            connection.send_within(Message::Part { id }.encode().bytes(), piece, Duration::ZERO)?;
+            *gone += piece.len();
+        }
+        match bulk {
+            Some((token, bulk)) => connection.send_by_token_within(control, *token, &bulk[..], Duration::ZERO),
+            None => connection.send_within(control, &result[*gone..], Duration::ZERO),
+        }
+    }
 }
 
 /// A bulk result, for the buffer of the caller's token.
@@ -116,32 +141,37 @@ impl Link {
     /// Tells how a call ended. False: the result does not fit.
     pub(crate) fn answer(&self, id: CallId, status: Status, result: &[u8], bulk: BulkResult<'_>) -> bool {
         let inline = result.len() <= ANSWER_INLINE_BYTES_MAX;
-        // The payload of a message is one: what goes by token, or a long result.
-        if !inline && bulk.is_some() {
-            return false;
-        }
-        let (body, payload) = if inline { (result, &[][..]) } else { (&[][..], result) };
+        let (body, long) = if inline { (result, &[][..]) } else { (&[][..], result) };
         let control = Message::Answer { id, status, body }.encode();
-        self.send(Some(id), control.bytes(), payload, bulk)
+        result.len() as u64 <= BODY_BYTES_MAX && self.send(Some(id), control.bytes(), long, bulk)
     }
 
-    /// False: the payload is too long.
-    fn send(&self, id: Option<CallId>, control: &[u8], payload: &[u8], bulk: BulkResult<'_>) -> bool {
+    /// False: the caller takes no long results.
+    fn send(&self, id: Option<CallId>, control: &[u8], result: &[u8], bulk: BulkResult<'_>) -> bool {
         let mut out = self.out();
         if self.is_dead() {
             id.into_iter().for_each(|id| self.undelivered(id));
             return true;
         }
-        if let (true, Some(connection)) = (out.waiting.is_empty(), out.connection.as_mut()) {
+        let direct = out.waiting.is_empty();
+        if let Some(connection) = out.connection.as_mut() {
+            let most = connection.payload_bytes_max() as usize;
+            if most == 0 && !result.is_empty() {
+                return false;
+            }
             let sent = match bulk {
-                Some((token, bulk)) => connection.send_by_token_within(control, token, bulk, Duration::ZERO),
-                None => connection.send_within(control, payload, Duration::ZERO),
+                _ if !direct => None,
+                Some((token, bulk)) if result.is_empty() => {
+                    Some(connection.send_by_token_within(control, token, bulk, Duration::ZERO))
+                }
+                None if result.len() <= most => Some(connection.send_within(control, result, Duration::ZERO)),
+                // It goes in pieces.
+                _ => None,
             };
             match sent {
-                Ok(()) => return true,
-                Err(MessageError::Full { .. }) => {}
-                Err(MessageError::PayloadTooLong { .. }) => return false,
-                Err(_) => {
+                None | Some(Err(MessageError::Full { .. })) => {}
+                Some(Ok(())) => return true,
+                Some(Err(_)) => {
                     self.give_up(&mut out);
                     return true;
                 }
@@ -151,45 +181,55 @@ impl Link {
             Some(_) => ANSWERS_WAITING_BYTES_MAX,
             None => ANSWERS_UNCONNECTED_BYTES_MAX,
         };
-        let bytes = bulk.map_or(payload.len(), |(_, bulk)| bulk.len());
+        let bytes = result.len() + bulk.map_or(0, |(_, bulk)| bulk.len());
         // One that is long by itself may wait, if somebody is there to take it.
-        let alone = out.connection.is_some() && out.waiting.is_empty();
+        let alone = out.connection.is_some() && direct;
         let over = out.waiting_bytes + bytes > most && !alone;
         if over || out.waiting.len() >= ANSWERS_WAITING_MAX {
             self.give_up(&mut out);
             return true;
         }
         out.waiting_bytes += bytes;
-        let (payload, token) = match bulk {
-            Some((token, bulk)) => (bulk.to_vec(), Some(token)),
-            None => (payload.to_vec(), None),
-        };
-        out.waiting.push_back(Answer { id, control: control.to_vec(), payload, token });
-        self.waits.store(true, Ordering::Relaxed);
-        self.push.store(true, Ordering::Relaxed);
+        let bulk = bulk.map(|(token, bulk)| (token, bulk.to_vec()));
+        out.waiting.push_back(Answer { id, control: control.to_vec(), result: result.to_vec(), gone: 0, bulk });
+        if direct {
+            // What goes in pieces begins to go now.
+            self.push_from(&mut out);
+        }
+        if !out.waiting.is_empty() {
+            self.waits.store(true, Ordering::Relaxed);
+            self.push.store(true, Ordering::Relaxed);
+        }
         true
     }
 
-    /// Sends what waits, as far as there is room.
-    pub(crate) fn push(&self) {
+    /// Sends what waits, as far as there is room; says whether there was some.
+    pub(crate) fn push(&self) -> bool {
         let mut out = self.out();
-        loop {
-            let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out else { return };
-            let Some(Answer { control, payload, token, .. }) = waiting.front() else { break };
-            let sent = match token {
-                Some(token) => connection.send_by_token_within(control, *token, payload, Duration::ZERO),
-                None => connection.send_within(control, payload, Duration::ZERO),
-            };
+        let moved = self.push_from(&mut out);
+        if out.waiting.is_empty() {
+            self.waits.store(false, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    fn push_from(&self, out: &mut Out) -> bool {
+        let mut moved = false;
+        while let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out {
+            let Some(answer) = waiting.front_mut() else { break };
+            let gone = answer.gone;
+            let sent = answer.send(connection);
+            moved |= sent.is_ok() || answer.gone > gone;
             match sent {
-                Err(MessageError::Full { .. }) => return,
+                Err(MessageError::Full { .. }) => break,
                 Ok(()) => {
-                    *waiting_bytes -= payload.len();
+                    *waiting_bytes -= answer.len();
                     waiting.pop_front();
                 }
-                Err(_) => self.give_up(&mut out),
+                Err(_) => self.give_up(out),
             }
         }
-        self.waits.store(false, Ordering::Relaxed);
+        moved
     }
 
     /// Looks whether the caller is still there.

@@ -6,9 +6,7 @@
 
 use crate::call::Call;
 use crate::error::ServeError;
-use crate::limits::{
-    CALLS_AFTER_LONG_YIELD, LINGER, LINGERS_IN_VAIN, LONG_YIELD, LOOKS_A_CLOCK, MESSAGES_PER_LOOK, PUSH_EVERY,
-};
+use crate::limits::{CALLS_AFTER_LONG_YIELD, LINGER, LINGERS_IN_VAIN, LONG_YIELD, LOOKS_A_CLOCK, MESSAGES_PER_LOOK};
 use crate::server::{ServerBuilder, ServerCounts, Serving};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -128,7 +126,7 @@ impl PolledServer {
                 Ok(true) => {}
                 Ok(false) => {
                     self.slept_at = self.serving.now();
-                    self.set_timer(self.serving.is_pushing().then_some(PUSH_EVERY));
+                    self.set_timer(self.serving.push_after());
                     return Ok(None);
                 }
                 Err(error) => return Err(ServeError::Wait { service: self.service.clone(), error }),

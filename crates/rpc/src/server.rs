@@ -16,8 +16,10 @@ use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
 use crate::figures::{Count, ServerFigures, Timed};
+use crate::limits::{
+    BODY_BYTES_MAX, COLLECTED_BYTES_MAX, MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows,
+};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
-use crate::limits::{MESSAGES_PER_LOOK, PUSH_EVERY, share_allows};
 use crate::link::{Asker, Link};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
@@ -131,6 +133,7 @@ impl ServerBuilder {
     }
 
     /// Frames for long arguments: so many, of so many bytes, for each client; default 4 of 16 KiB.
+    /// Arguments that are longer than one come in pieces.
     pub fn frames(mut self, count: u64, bytes: u64) -> Self {
         self.frames = (count, bytes);
         self
@@ -214,6 +217,8 @@ impl ServerBuilder {
             connecting,
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
+            collected: Collected::default(),
+            push_after: PUSH_AFTER_MIN,
             next_link: 0,
             timed: Timed::default(),
             looked_at,
@@ -401,8 +406,11 @@ pub(crate) struct Serving {
     /// The handler, if there is no pool.
     inline: Option<Run>,
     connecting: Arc<Connecting>,
-    by_sender: HashMap<(u32, u32, u64), Arc<Link>>,
+    by_sender: HashMap<Channel, Arc<Link>>,
     by_origin: HashMap<Origin, Arc<Link>>,
+    collected: Collected,
+    /// Time before the next attempt to send answers that wait for room.
+    push_after: Duration,
     next_link: u64,
     timed: Timed,
     looked_at: Nanos,
@@ -422,7 +430,7 @@ impl Serving {
             let now = self.shared.now();
             self.look_now_and_then(now);
             let wait = match () {
-                () if pushing => PUSH_EVERY,
+                () if pushing => self.push_after,
                 () if !self.shared.admission().is_idle() => BUSY_LOOK_EVERY,
                 () => LIVENESS_EVERY,
             };
@@ -452,28 +460,56 @@ impl Serving {
         match Message::decode(message.control()) {
             // A caller of another version learns ours by the welcome.
             Some(Message::Hello { uid, endpoint, .. }) => self.greet(from, sender, uid, endpoint),
+            Some(Message::Part { id }) => match frame {
+                Some(frame) if self.by_sender.contains_key(&sender) => self.collected.add(sender, id, &frame),
+                _ => self.misbehaved(),
+            },
             Some(Message::Request { head, body }) => {
                 let Some(link) = self.by_sender.get(&sender).cloned() else { return self.misbehaved() };
-                let Some(body) = split(head.arguments, body, frame, 0) else { return self.misbehaved() };
-                self.admit(link, head, from, body);
+                let body = match self.collected.take(sender, head.id) {
+                    Pieces::None => split(head.arguments, body, frame, 0),
+                    Pieces::All(bytes) => split_pieces(head.arguments, bytes, frame, 0),
+                    Pieces::TooMany => {
+                        self.shared.figures.add(Count::Busy);
+                        link.answer(head.id, Status::Busy, b"", None);
+                        return;
+                    }
+                };
+                match body {
+                    Some(body) => self.admit(link, head, from, body),
+                    None => self.misbehaved(),
+                }
             }
             Some(Message::Forward { head }) => {
                 let Some(frame) = frame else { return self.misbehaved() };
-                let bytes = frame.to_vec();
-                let Some((origin, rest)) = Origin::decode(&bytes).filter(|(origin, _)| is_answers(&origin.endpoint))
+                let via = self.by_sender.get(&sender).cloned();
+                let tell =
+                    |why: &[u8]| via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why, None));
+                let (begun, in_pieces) = match self.collected.take(sender, head.id) {
+                    Pieces::None => (frame.to_vec(), false),
+                    Pieces::All(bytes) => (bytes, true),
+                    Pieces::TooMany => {
+                        self.shared.figures.add(Count::Busy);
+                        return tell(b"it has no room for so long a call");
+                    }
+                };
+                let Some((origin, rest)) = Origin::decode(&begun).filter(|(origin, _)| is_answers(&origin.endpoint))
                 else {
                     return self.misbehaved();
                 };
-                let at = (bytes.len() - rest.len()) as u64;
-                let Some(body) = split(head.arguments, b"", Some(frame), at) else { return self.misbehaved() };
-                let via = self.by_sender.get(&sender).cloned();
+                let at = begun.len() - rest.len();
+                let body = if in_pieces {
+                    split_pieces(head.arguments, begun, Some(frame), at)
+                } else {
+                    split(head.arguments, b"", Some(frame), at as u64)
+                };
+                let Some(body) = body else { return self.misbehaved() };
                 match self.link_to(origin, (sender.0, sender.1), via.clone()) {
                     Some(link) => self.admit(link, head, from, body),
                     None => {
                         self.shared.figures.add(Count::Busy);
                         // Who passed it on tells the caller.
-                        let why = b"it has no room for more callers";
-                        via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why, None));
+                        tell(b"it has no room for more callers");
                     }
                 }
             }
@@ -576,14 +612,17 @@ impl Serving {
     }
 
     /// Sends answers that wait for room.
-    fn push(&self) {
+    fn push(&mut self) {
         self.shared.push.store(false, Ordering::Relaxed);
+        let mut moved = false;
         for link in self.by_origin.values().filter(|link| link.has_waiting()) {
-            link.push();
+            moved |= link.push();
             if link.has_waiting() && !link.is_dead() {
                 self.shared.push.store(true, Ordering::Relaxed);
             }
         }
+        // Callers that take nothing are asked more and more seldom.
+        self.push_after = if moved { PUSH_AFTER_MIN } else { (2 * self.push_after).min(PUSH_AFTER_MAX) };
     }
 
     fn look_now_and_then(&mut self, now: Nanos) {
@@ -614,6 +653,7 @@ impl Serving {
         }
         if !dead.is_empty() {
             self.by_sender.retain(|_, link| !link.is_dead());
+            self.collected.keep(|sender| self.by_sender.contains_key(sender));
         }
         self.look_at_delegates();
     }
@@ -681,8 +721,12 @@ impl Serving {
         }
     }
 
-    /// Whether answers wait for room.
-    pub(crate) fn is_pushing(&self) -> bool {
+    /// Time before the next attempt to send answers that wait for room, if some do.
+    pub(crate) fn push_after(&self) -> Option<Duration> {
+        self.is_pushing().then_some(self.push_after)
+    }
+
+    fn is_pushing(&self) -> bool {
         self.shared.push.load(Ordering::Relaxed)
     }
 
@@ -732,6 +776,83 @@ impl Serving {
 /// Whether an endpoint is for answers: nothing else is sent to by a server.
 fn is_answers(endpoint: &str) -> bool {
     endpoint.starts_with(ANSWERS_PREFIX)
+}
+
+/// Senders of messages: session, process, and import.
+type Channel = (u32, u32, u64);
+
+/// The calls whose pieces come, one for each sender, which sends them one after the other.
+#[derive(Default)]
+struct Collected {
+    calls: HashMap<Channel, (CallId, Vec<u8>)>,
+    /// Senders of whom there was more than there is room for, and the call.
+    refused: HashMap<Channel, CallId>,
+    bytes: usize,
+}
+
+/// What has come of a call before its last message.
+enum Pieces {
+    None,
+    All(Vec<u8>),
+    /// There was no room for them.
+    TooMany,
+}
+
+impl Collected {
+    fn add(&mut self, from: Channel, id: CallId, frame: &vmmc::Frame) {
+        if self.refused.get(&from) == Some(&id) {
+            return;
+        }
+        self.refused.remove(&from);
+        if self.calls.get(&from).is_some_and(|(of, _)| *of != id) {
+            // Its caller has given it up.
+            self.drop_of(from);
+        }
+        let own = self.calls.get(&from).map_or(0, |(_, bytes)| bytes.len());
+        let more = frame.len() as usize;
+        if own + more > COLLECTED_BYTES_MAX - self.bytes || (own + more) as u64 > BODY_BYTES_MAX {
+            self.drop_of(from);
+            self.refused.insert(from, id);
+            return;
+        }
+        self.bytes += more;
+        self.calls.entry(from).or_insert_with(|| (id, Vec::new())).1.extend(frame.to_vec());
+    }
+
+    fn drop_of(&mut self, from: Channel) -> Option<(CallId, Vec<u8>)> {
+        let (id, bytes) = self.calls.remove(&from)?;
+        self.bytes -= bytes.len();
+        Some((id, bytes))
+    }
+
+    fn take(&mut self, from: Channel, id: CallId) -> Pieces {
+        if self.refused.remove(&from) == Some(id) {
+            return Pieces::TooMany;
+        }
+        match self.drop_of(from) {
+            Some((of, bytes)) if of == id => Pieces::All(bytes),
+            _ => Pieces::None,
+        }
+    }
+
+    fn keep(&mut self, is_there: impl Fn(&Channel) -> bool) {
+        self.refused.retain(|from, _| is_there(from));
+        self.calls.retain(|from, _| is_there(from));
+        self.bytes = self.calls.values().map(|(_, bytes)| bytes.len()).sum();
+    }
+}
+
+/// Arguments and bulk of a call that came in pieces, from byte `at` on; the last one is in a frame.
+fn split_pieces(
+    arguments: u32,
+    mut bytes: Vec<u8>,
+    frame: Option<vmmc::Frame>,
+    at: usize,
+) -> Option<(Vec<u8>, BulkArgument)> {
+    bytes.extend(frame?.to_vec());
+    let bulk = bytes.split_off((at + arguments as usize).min(bytes.len()));
+    let arguments = (bytes.len() - at == arguments as usize).then(|| bytes.split_off(at))?;
+    Some((arguments, BulkArgument::Copied(bulk)))
 }
 
 /// Arguments and bulk of a call: in the control message, or in a frame from byte `at` on. None: the

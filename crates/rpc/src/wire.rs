@@ -10,7 +10,7 @@ use std::time::Duration;
 use vmmc::PayloadToken;
 
 /// Version of all this; both sides are of one.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes of a control message.
 const CONTROL_BYTES: usize = 128;
 
@@ -99,6 +99,9 @@ pub(crate) enum Message<'a> {
     Hello { version: u16, uid: u32, endpoint: &'a str },
     /// The answer to it.
     Welcome { version: u16 },
+    /// A piece of a body that is too long for one message: the next message of this call goes on
+    /// with it.
+    Part { id: CallId },
     /// A call of who sends it.
     Request { head: Request, body: &'a [u8] },
     /// A call that is passed on; the payload begins with an [`Origin`].
@@ -115,6 +118,7 @@ const REQUEST: u8 = 3;
 const FORWARD: u8 = 4;
 const CANCEL: u8 = 5;
 const ANSWER: u8 = 6;
+const PART: u8 = 7;
 
 const REQUEST_BYTES: usize = 1 + 1 + 2 + 4 + 4 + 12;
 const ANSWER_BYTES: usize = 1 + 1 + 12;
@@ -179,6 +183,10 @@ impl Message<'_> {
                 out.put(&[CANCEL]);
                 put_id(*id, &mut out);
             }
+            Message::Part { id } => {
+                out.put(&[PART]);
+                put_id(*id, &mut out);
+            }
             Message::Answer { id, status, body } => {
                 out.put(&[ANSWER, *status as u8]);
                 put_id(*id, &mut out);
@@ -205,6 +213,7 @@ impl Message<'_> {
             }
             FORWARD => Message::Forward { head: reader.request()? },
             CANCEL => Message::Cancel { id: reader.id()? },
+            PART => Message::Part { id: reader.id()? },
             ANSWER => {
                 let (status, id) = (Status::of_code(reader.u8()?)?, reader.id()?);
                 return Some(Message::Answer { id, status, body: reader.rest() });
@@ -305,7 +314,7 @@ mod tests {
     use super::*;
     use vmmc::ExportId;
 
-    fn messages(token: Option<PayloadToken>) -> [Message<'static>; 6] {
+    fn messages(token: Option<PayloadToken>) -> [Message<'static>; 7] {
         let id = CallId { index: 7, key: 8 << 60 };
         let head = Request { id, method: 9, left: Duration::from_micros(10), token, arguments: 3 };
         [
@@ -314,6 +323,7 @@ mod tests {
             Message::Request { head, body: b"body" },
             Message::Forward { head },
             Message::Cancel { id },
+            Message::Part { id },
             Message::Answer { id, status: Status::Late, body: b"no" },
         ]
     }
@@ -333,7 +343,7 @@ mod tests {
                 assert_eq!(Message::decode(&encoded.bytes()[..len]), None, "{message:?} cut to {len}");
             }
         }
-        let [.., Message::Request { head, .. }, _, _, _] = messages(Some(token)) else { unreachable!() };
+        let [.., Message::Request { head, .. }, _, _, _, _] = messages(Some(token)) else { unreachable!() };
         let body = vec![1; head.inline_bytes_max()];
         assert_eq!(Message::Request { head, body: &body }.encode().bytes().len(), CONTROL_BYTES);
         let body = [1; ANSWER_INLINE_BYTES_MAX];

@@ -169,11 +169,11 @@ class BadResult(CallError, ValueError):
 
 
 class ResultTooLong(CallError):
-    """The result of the call does not fit a frame of the client."""
+    """The result of the call is longer than a result can be."""
 
 
 class ArgumentsTooLong(CallError, ValueError):
-    """Arguments and bulk of the call do not fit a frame of the server."""
+    """Arguments and bulk of the call are longer than those of a call can be."""
 
 
 class BulkDropped(CallError):

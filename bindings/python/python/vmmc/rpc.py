@@ -67,7 +67,7 @@ _Users = Union[Literal["same user", "anyone"], Sequence[int]]
 _MAGIC = b"\xff"
 # The first byte of a result: an encoded value or bytes, each in the result or in the bulk.
 _VALUE, _BYTES, _LONG_VALUE, _BULK = b"v", b"b", b"V", b"B"
-# Values whose encoding is longer go as bulk where the caller has a buffer: others fit a frame.
+# Values whose encoding is longer go as bulk where the caller has a buffer: others go in frames.
 _VALUE_BYTES_MAX = 15 << 10
 # Seconds that the end of a server waits for the loop of its async methods.
 _LOOP_END_S = 5.0
@@ -389,8 +389,8 @@ def connect(
     """Connects to a service, whose server has to run meanwhile, and need not exist yet.
 
     `timeout`: seconds for that, and for the answers of calls; default the session's. `answered_by`:
-    who may answer, "same user", "anyone" or user ids. Results fit a frame (4 of 16 KiB for each
-    process that answers), bytes and long ones a bulk buffer (8 of 64 KiB).
+    who may answer, "same user", "anyone" or user ids. Results come in frames (4 of 16 KiB for each
+    process that answers), bytes and long ones in a bulk buffer (8 of 64 KiB).
     """
     raw = RawClient(
         session,
@@ -694,8 +694,8 @@ def serve(
     `threads`: methods run on so many; with none, on the one that takes the calls, one after the
     other. Async methods run in `loop`, else in the loop that runs here now, else in one of the
     server's own. `queue`: calls that wait for a thread, default 256; further ones are `ServerBusy`.
-    `access`: who may call, "same user", "anyone" or user ids. Arguments and bulk of a call fit a
-    frame, of which each client has 4 of 16 KiB.
+    `access`: who may call, "same user", "anyone" or user ids. Arguments and bulk of a call come in
+    frames, of which each client has 4 of 16 KiB.
     """
     dispatch = _Dispatch(encoding, loop)
     for one in what:
