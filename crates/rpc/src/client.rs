@@ -373,8 +373,8 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Bulk that goes with them; together they have up to 32 MiB. What is longer than a frame of the
-    /// server goes in pieces, and the server copies it together.
+    /// Bulk that goes with them; together they have up to 32 MiB. What is longer than a frame of
+    /// the server goes in pieces, and the server copies it together.
     pub fn bulk(mut self, bulk: &'a [u8]) -> Self {
         self.bulk = bulk;
         self
@@ -765,7 +765,7 @@ impl Inner {
         if status == Status::DelegateLost {
             let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
             if undelivered.len() < CALLS_MAX {
-                undelivered.push((id, said.to_vec()));
+                undelivered.push((id, said.take()));
             }
         }
         Taken::Nothing
@@ -793,7 +793,7 @@ impl Inner {
         in_frame: bool,
     ) -> Outcome {
         if status != Status::Done {
-            return Err(self.error_of(status, method, &said.to_vec()));
+            return Err(self.error_of(status, method, &said.take()));
         }
         let service = || self.service.clone();
         let bulk = match (by_token, buffer) {
@@ -805,7 +805,7 @@ impl Inner {
             (Some(_), _) => return Err(RpcError::BadResult { service: service(), method }),
         };
         let frame = said.frame.take_if(|_| in_frame && said.begun.is_empty());
-        let result = if frame.is_some() { Vec::new() } else { said.to_vec() };
+        let result = if frame.is_some() { Vec::new() } else { said.take() };
         Ok(Answer { result, frame, bulk })
     }
 
@@ -977,7 +977,7 @@ struct Said<'a> {
 }
 
 impl Said<'_> {
-    fn to_vec(&mut self) -> Vec<u8> {
+    fn take(&mut self) -> Vec<u8> {
         let last = self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec);
         if self.begun.is_empty() {
             return last;

@@ -48,8 +48,8 @@ pub const METHODS_COUNTED_MAX: usize = 60;
 pub const TIMED_EVERY: Duration = Duration::from_micros(10);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
-/// How long a wait for calls lasts while answers wait for room and callers make some: less than they
-/// take for the frames that they have.
+/// How long a wait for calls lasts while answers wait for room and callers make some: less than
+/// they take for the frames that they have.
 pub const PUSH_AFTER_MIN: Duration = Duration::from_micros(50);
 /// The same while no caller makes room.
 pub const PUSH_AFTER_MAX: Duration = Duration::from_millis(1);
