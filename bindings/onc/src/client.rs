@@ -5,11 +5,11 @@
 
 use crate::binder;
 use crate::error::OncError;
-use crate::limits::{CREATE_TIMEOUT, FRAMES, PIECE_BYTES, RECORD_BYTES_MAX};
-use crate::wire::{CONFIRM, Came, HELLO, LAST, MORE, PART, RECORD, VERSION, Welcome, number, piece, service_name};
-use std::time::{Duration, Instant};
+use crate::limits::{CREATE_TIMEOUT, FRAMES, RECORD_BYTES_MAX};
+use crate::wire::{CONFIRM, HELLO, RECORD, VERSION, Welcome, service_name};
+use std::time::Duration;
 use vmmc::{Access, RefusalCode, Rights, Session};
-use vmmc_rpc::{Client, Then};
+use vmmc_rpc::{Client, Request, Then};
 
 /// Where a program is, and how to get there.
 #[derive(Clone, Debug, Default)]
@@ -70,22 +70,7 @@ impl OncClient {
     /// # Errors
     /// [`OncError`].
     pub fn call(&self, record: &[u8], timeout: Duration) -> Result<Vec<u8>, OncError> {
-        let ends = Instant::now() + timeout;
-        let result = match self.send_parts(record, ends)? {
-            (RECORD, _) => self.request(RECORD, record, ends)?,
-            (method, last) => self.request(method, &last, ends)?,
-        };
-        match Came::decode(&result) {
-            Some(Came::Whole(_)) => {
-                let mut record = result;
-                record.remove(0);
-                Ok(record)
-            }
-            Some(Came::Begins(total, first)) if total <= RECORD_BYTES_MAX => {
-                self.take_more(total, first.to_vec(), ends)
-            }
-            _ => Err(self.protocol("no reply")),
-        }
+        Ok(self.request(record, timeout)?.call()?.result)
     }
 
     /// Sends the record of a call, and waits for nothing: it is carried out if the server takes it
@@ -94,59 +79,18 @@ impl OncClient {
     /// # Errors
     /// [`OncError`].
     pub fn send(&self, record: &[u8], timeout: Duration) -> Result<(), OncError> {
-        let ends = Instant::now() + timeout;
-        let (method, last) = self.send_parts(record, ends)?;
-        let last = if method == RECORD { record } else { &last };
-        let request = self.client.request(method).arguments(last).timeout(left(ends));
-        Ok(request.then(|_| Then::Done)?)
+        Ok(self.request(record, timeout)?.then(|_| Then::Done)?)
     }
 
-    /// Sends all of a long record but its last piece, and says how that goes.
-    fn send_parts(&self, record: &[u8], ends: Instant) -> Result<(u16, Vec<u8>), OncError> {
+    fn request<'a>(&'a self, record: &'a [u8], timeout: Duration) -> Result<Request<'a>, OncError> {
         let len = record.len();
         if len > self.record_max {
             return Err(OncError::TooLong { service: self.service.clone(), len, max: self.record_max });
         }
         // What was sent without waiting, and is answered.
         self.client.poll();
-        if len <= PIECE_BYTES {
-            return Ok((RECORD, Vec::new()));
-        }
-        let pieces = record.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES));
-        let mut pieces: Vec<_> = pieces.map(|(bytes, offset)| piece(offset, bytes)).collect();
-        let last = pieces.pop().expect("a long record has pieces");
-        let mut sent = Vec::new();
-        for piece in &pieces {
-            sent.push(self.client.request(PART).arguments(piece).timeout(left(ends)).start()?);
-        }
-        sent.into_iter().try_for_each(|part| part.wait().map(drop))?;
-        Ok((LAST, last))
+        Ok(self.client.request(RECORD).arguments(record).timeout(timeout))
     }
-
-    fn request(&self, method: u16, arguments: &[u8], ends: Instant) -> Result<Vec<u8>, OncError> {
-        Ok(self.client.request(method).arguments(arguments).timeout(left(ends)).call()?.result)
-    }
-
-    /// The rest of a long reply.
-    fn take_more(&self, total: usize, mut record: Vec<u8>, ends: Instant) -> Result<Vec<u8>, OncError> {
-        while record.len() < total {
-            let more = self.request(MORE, &(record.len() as u32).to_le_bytes(), ends)?;
-            let offset = number(&more).map(|(offset, bytes)| (offset as usize, bytes));
-            match offset {
-                Some((offset, bytes)) if offset == record.len() && !bytes.is_empty() => record.extend(bytes),
-                _ => return Err(self.protocol("a piece that was not asked for")),
-            }
-        }
-        if record.len() > total { Err(self.protocol("more than it has")) } else { Ok(record) }
-    }
-
-    fn protocol(&self, what: &'static str) -> OncError {
-        OncError::Protocol { service: self.service.clone(), what }
-    }
-}
-
-fn left(ends: Instant) -> Duration {
-    ends.saturating_duration_since(Instant::now())
 }
 
 /// Whose the program is; an error at once if there is none.

@@ -1,13 +1,11 @@
 //! The serving side: records come in, whose callers are known; replies go out.
 //!
 //! Invariants: a record is given out only if its caller has proved whose endpoint answers go to,
-//! and if the user in its AUTH_SYS credential is that one. What callers send in pieces, and what
-//! they have not taken of long replies, is bounded, for each and for all. Source: RFC 5531,
-//! [SHRIMP §3].
+//! and if the user in its AUTH_SYS credential is that one. Source: RFC 5531, [SHRIMP §3].
 
 use crate::error::OncError;
-use crate::limits::{CALLERS_MAX, FRAMES, KEPT_BYTES_MAX, PIECE_BYTES, RECORD_BYTES_MAX};
-use crate::wire::{CONFIRM, Came, HELLO, Key, LAST, MORE, PART, RECORD, VERSION, Welcome, number, piece, service_name};
+use crate::limits::{CALLERS_MAX, FRAMES, RECORD_BYTES_MAX};
+use crate::wire::{CONFIRM, HELLO, Key, RECORD, VERSION, Welcome, number, service_name};
 use onc_rpc::{AuthStat, AuthSys, Body, Denied, Malformed, Message, RPC_VERSION, ReplyHeader, flavor};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -21,10 +19,9 @@ pub struct OncCounts {
     pub calls: u64,
     /// Calls whose AUTH_SYS credential names another user than its caller's, or makes no sense.
     pub bad_credentials: u64,
-    /// What made no sense: pieces, records that are no calls, callers that have not proved who they
-    /// are.
+    /// What made no sense: records that are no calls, callers that have not proved who they are.
     pub misbehaved: u64,
-    /// Pieces and replies for which there was no room.
+    /// Callers for which there was no room.
     pub no_room: u64,
 }
 
@@ -33,8 +30,6 @@ pub struct OncCounts {
 pub struct OncServer {
     server: PolledServer,
     callers: HashMap<u64, Caller>,
-    /// Bytes of all their pieces and replies.
-    kept: usize,
     counts: OncCounts,
 }
 
@@ -43,10 +38,6 @@ struct Caller {
     key: Key,
     /// It has shown that it has the key.
     proved: bool,
-    /// The record whose pieces come.
-    coming: Vec<u8>,
-    /// The reply whose pieces go.
-    going: Vec<u8>,
 }
 
 /// A call, to be replied to. Dropping it tells the caller that there is no reply.
@@ -59,13 +50,6 @@ pub struct OncCall {
     pub uid: u32,
 }
 
-/// Whether records come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Yes,
-    No,
-}
-
 impl OncServer {
     /// Serves a program.
     ///
@@ -74,7 +58,7 @@ impl OncServer {
     pub fn create(session: &Session, prog: u32, vers: u32, access: Access) -> Result<OncServer, OncError> {
         let server = Server::new(session, &service_name(prog, vers)).access(access).frames(FRAMES.0, FRAMES.1);
         let server = server.queue(CALLERS_MAX).polled()?;
-        Ok(OncServer { server, callers: HashMap::new(), kept: 0, counts: OncCounts::default() })
+        Ok(OncServer { server, callers: HashMap::new(), counts: OncCounts::default() })
     }
 
     /// Readable when [`poll`](Self::poll) may have something.
@@ -98,9 +82,7 @@ impl OncServer {
             }
         }
         for gone in self.server.gone_callers() {
-            if let Some(caller) = self.callers.remove(&gone) {
-                self.kept -= caller.coming.len() + caller.going.len();
-            }
+            self.callers.remove(&gone);
         }
         Ok(None)
     }
@@ -110,42 +92,23 @@ impl OncServer {
         self.server.again();
     }
 
-    /// Replies to a call, by a whole record.
+    /// Replies to a call, by a record.
     pub fn reply(&mut self, call: OncCall, reply: &[u8]) {
-        let OncCall { call, .. } = call;
-        if reply.len() <= PIECE_BYTES {
-            return call.answer(&Came::Whole(reply).encode());
-        }
-        if !self.has_room(reply.len()) {
-            return call.fail("the server keeps too many long replies that were not taken; call again later");
-        }
-        let Some(caller) = self.callers.get_mut(&call.caller()) else { return };
-        self.kept = self.kept - caller.going.len() + reply.len();
-        caller.going = reply.to_vec();
-        call.answer(&Came::Begins(reply.len(), &reply[..PIECE_BYTES]).encode());
+        call.call.answer(reply);
     }
 
-    /// A record that is whole, if this makes one.
+    /// A record, if the call has one.
     fn take(&mut self, call: Call) -> Option<OncCall> {
-        match (call.method(), self.known(&call)) {
-            (HELLO, _) => self.greet(call),
-            (CONFIRM, _) => self.confirm(call),
-            (RECORD, Known::Yes) => {
-                self.forget(&call);
+        match call.method() {
+            HELLO => self.greet(call),
+            CONFIRM => self.confirm(call),
+            RECORD if self.callers.get(&call.caller()).is_some_and(|caller| caller.proved) => {
                 let record = call.arguments().to_vec();
                 return self.admit(call, record);
             }
-            (PART, Known::Yes) => self.part(call),
-            (LAST, Known::Yes) => return self.last(call),
-            (MORE, Known::Yes) => self.more(call),
             _ => self.misbehaved(call),
         }
         None
-    }
-
-    fn known(&self, call: &Call) -> Known {
-        let proved = self.callers.get(&call.caller()).is_some_and(|caller| caller.proved);
-        if proved { Known::Yes } else { Known::No }
     }
 
     fn misbehaved(&mut self, call: Call) {
@@ -165,7 +128,7 @@ impl OncServer {
                 self.counts.no_room += 1;
                 return call.fail("the server has no room for more callers");
             };
-            self.callers.insert(number, Caller { key, proved: false, coming: Vec::new(), going: Vec::new() });
+            self.callers.insert(number, Caller { key, proved: false });
         }
         let key = self.callers[&number].key;
         call.answer(&Welcome { version: VERSION, record_max: RECORD_BYTES_MAX as u32, key }.encode());
@@ -179,82 +142,6 @@ impl OncServer {
             }
             _ => self.misbehaved(call),
         }
-    }
-
-    /// Takes the next piece of the record that comes.
-    fn piece(&mut self, call: &Call) -> Result<(), bool> {
-        let (offset, bytes) = number(call.arguments()).ok_or(false)?;
-        if offset == 0 {
-            self.forget(call);
-        }
-        let has_room = self.has_room(bytes.len());
-        let caller = self.callers.get_mut(&call.caller()).ok_or(false)?;
-        let len = caller.coming.len() + bytes.len();
-        if offset as usize != caller.coming.len() || bytes.is_empty() || len > RECORD_BYTES_MAX {
-            return Err(false);
-        }
-        if !has_room {
-            return Err(true);
-        }
-        self.kept += bytes.len();
-        caller.coming.extend(bytes);
-        Ok(())
-    }
-
-    fn part(&mut self, call: Call) {
-        match self.piece(&call) {
-            Ok(()) => call.answer(b""),
-            Err(no_room) => self.no_piece(call, no_room),
-        }
-    }
-
-    fn no_piece(&mut self, call: Call, no_room: bool) {
-        self.forget(&call);
-        if no_room {
-            self.counts.no_room += 1;
-            call.fail("the server has too many long calls that are not whole; call again later");
-        } else {
-            self.misbehaved(call);
-        }
-    }
-
-    fn last(&mut self, call: Call) -> Option<OncCall> {
-        if let Err(no_room) = self.piece(&call) {
-            self.no_piece(call, no_room);
-            return None;
-        }
-        let record = self.callers.get_mut(&call.caller()).map(|caller| std::mem::take(&mut caller.coming))?;
-        self.kept -= record.len();
-        self.forget(&call);
-        self.admit(call, record)
-    }
-
-    fn more(&mut self, call: Call) {
-        let Some((offset, b"")) = number(call.arguments()) else { return self.misbehaved(call) };
-        let offset = offset as usize;
-        let going = self.callers.get(&call.caller()).map(|caller| &caller.going[..]).unwrap_or_default();
-        if offset >= going.len() {
-            return self.misbehaved(call);
-        }
-        let end = going.len().min(offset + PIECE_BYTES);
-        let (bytes, is_last) = (piece(offset, &going[offset..end]), end == going.len());
-        if is_last {
-            self.forget(&call);
-        }
-        call.answer(&bytes);
-    }
-
-    /// What was kept for a caller: it begins something new.
-    fn forget(&mut self, call: &Call) {
-        if let Some(caller) = self.callers.get_mut(&call.caller()) {
-            self.kept -= caller.coming.len() + caller.going.len();
-            caller.coming = Vec::new();
-            caller.going = Vec::new();
-        }
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.kept + bytes <= KEPT_BYTES_MAX
     }
 
     /// A record, if it is a call whose credential is its caller's.
@@ -271,7 +158,7 @@ impl OncServer {
                     Denied::RpcMismatch { .. } => self.counts.misbehaved += 1,
                 }
                 let denied = Message { xid, body: Body::Reply(ReplyHeader::Denied(denied)) }.encode();
-                call.answer(&Came::Whole(&denied).encode());
+                call.answer(&denied);
                 None
             }
             Verdict::None => {

@@ -64,9 +64,9 @@ fn errno_of(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::TimedOut => errno::ETIMEDOUT,
         ErrorKind::NotPermitted | ErrorKind::NoRight => errno::EACCES,
-        ErrorKind::Full | ErrorKind::Busy => errno::EAGAIN,
+        ErrorKind::Full | ErrorKind::Busy | ErrorKind::ServerBusy => errno::EAGAIN,
         ErrorKind::MemoryShort => errno::ENOMEM,
-        ErrorKind::Revoked | ErrorKind::OwnerDied | ErrorKind::Stale => errno::ECONNRESET,
+        ErrorKind::Revoked | ErrorKind::OwnerDied | ErrorKind::Stale | ErrorKind::Lost => errno::ECONNRESET,
         ErrorKind::NodeGone | ErrorKind::NoNode => errno::ENETDOWN,
         ErrorKind::NodeUnreachable | ErrorKind::NodeRestarted | ErrorKind::UnknownNode => errno::EHOSTUNREACH,
         ErrorKind::Version => errno::EPROTO,

@@ -3,11 +3,7 @@
 //! ```text
 //!   HELLO   version            → version, longest record, key     the key goes to the caller's own endpoint
 //!   CONFIRM key                →                                  so this is the user whose endpoint that is
-//!   RECORD  record             → result
-//!   PART    offset, bytes      →                                  of a long record, in order
-//!   LAST    offset, bytes      → result
-//!   MORE    offset             → bytes                            of a long result
-//!   result: 0, record   or   1, bytes of all of it, first bytes
+//!   RECORD  record             → record
 //! ```
 //!
 //! Numbers are little endian, of 4 bytes. Invariant: decoding takes any bytes, panics never, and
@@ -19,9 +15,6 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const HELLO: u16 = 1;
 pub(crate) const CONFIRM: u16 = 2;
 pub(crate) const RECORD: u16 = 3;
-pub(crate) const PART: u16 = 4;
-pub(crate) const LAST: u16 = 5;
-pub(crate) const MORE: u16 = 6;
 
 /// What proves that a caller reads the endpoint that answers go to.
 pub(crate) type Key = [u8; 16];
@@ -57,41 +50,6 @@ pub(crate) fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_le_bytes(*first), rest))
 }
 
-/// A piece of a record, by its offset.
-pub(crate) fn piece(offset: usize, bytes: &[u8]) -> Vec<u8> {
-    [&(offset as u32).to_le_bytes()[..], bytes].concat()
-}
-
-/// What came of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came<'a> {
-    /// The reply.
-    Whole(&'a [u8]),
-    /// The first bytes of a reply of so many.
-    Begins(usize, &'a [u8]),
-}
-
-impl<'a> Came<'a> {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        match self {
-            Came::Whole(record) => [&[0], *record].concat(),
-            Came::Begins(total, first) => [&[1][..], &(*total as u32).to_le_bytes(), first].concat(),
-        }
-    }
-
-    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Came<'a>> {
-        match bytes.split_first()? {
-            (0, record) => Some(Came::Whole(record)),
-            (1, rest) => {
-                let (total, first) = number(rest)?;
-                let total = total as usize;
-                (total > first.len()).then_some(Came::Begins(total, first))
-            }
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +60,6 @@ mod tests {
         let bytes = welcome.encode();
         assert_eq!(Welcome::decode(&bytes), Some(welcome));
         assert!((0..bytes.len()).all(|len| Welcome::decode(&bytes[..len]).is_none()));
-        for came in [Came::Whole(b""), Came::Whole(b"record"), Came::Begins(7, b"begin")] {
-            assert_eq!(Came::decode(&came.encode()), Some(came));
-        }
-        for bad in [&b""[..], &[2, 1], &[1, 0, 0], &[1, 1, 0, 0, 0, 9]] {
-            assert_eq!(Came::decode(bad), None, "{bad:?}");
-        }
-        assert_eq!(number(&piece(258, b"x")), Some((258, &b"x"[..])));
         assert_eq!(service_name(0x2000_0099, 1), "onc.0x20000099.1");
     }
 }

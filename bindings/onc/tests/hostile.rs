@@ -7,19 +7,15 @@ mod common;
 use common::{LONG, Nodes};
 use onc_rpc::{AuthSys, Body, CallHeader, Denied, Message, OpaqueAuth, ReplyHeader};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use vmmc::{Access, Session};
-use vmmc_onc::limits::{PIECE_BYTES, RECORD_BYTES_MAX};
-use vmmc_onc::{ClientOptions, OncClient, OncCounts, OncServer, service_name};
+use vmmc_onc::limits::RECORD_BYTES_MAX;
+use vmmc_onc::{ClientOptions, OncClient, OncCounts, OncError, OncServer, service_name};
 use vmmc_rpc::{Client, RpcError};
 
 const PROG: u32 = 0x2000_0100;
 const HELLO: u16 = 1;
 const CONFIRM: u16 = 2;
 const RECORD: u16 = 3;
-const PART: u16 = 4;
-const LAST: u16 = 5;
-const MORE: u16 = 6;
 
 /// Serves echoes while `with` runs; gives what was counted.
 fn served(with: impl FnOnce(&Session)) -> OncCounts {
@@ -72,10 +68,6 @@ fn own_user(uid: u32) -> OpaqueAuth {
     AuthSys { stamp: 0, machine: "m".into(), uid, gid: 0, gids: vec![] }.to_auth()
 }
 
-fn piece(offset: usize, bytes: &[u8]) -> Vec<u8> {
-    [&(offset as u32).to_le_bytes()[..], bytes].concat()
-}
-
 #[test]
 fn a_caller_that_has_not_shown_who_it_is_calls_nothing() {
     let counts = served(|session| {
@@ -90,13 +82,12 @@ fn a_caller_that_has_not_shown_who_it_is_calls_nothing() {
         client.call(HELLO, &1u32.to_le_bytes()).unwrap();
         refused(CONFIRM, &[0; 16]);
         refused(RECORD, &whole);
-        refused(PART, &piece(0, &whole));
         // Another one's key is none of its.
         let other = caller(session).call(HELLO, &1u32.to_le_bytes()).unwrap();
         refused(CONFIRM, &other[8..]);
         refused(RECORD, &whole);
     });
-    assert_eq!((counts.calls, counts.misbehaved), (0, 7));
+    assert_eq!((counts.calls, counts.misbehaved), (0, 6));
 }
 
 #[test]
@@ -127,7 +118,7 @@ fn an_honest_caller_is_served_while_others_send_random_records() {
                 });
             }
             let whole = record(OpaqueAuth::none(), 0);
-            let long = record(OpaqueAuth::none(), 3 * PIECE_BYTES + 1);
+            let long = record(OpaqueAuth::none(), 200_000);
             for _ in 0..100 {
                 assert_eq!(honest.call(&whole, LONG).unwrap(), whole);
                 assert_eq!(honest.call(&long, LONG).unwrap(), long);
@@ -139,72 +130,15 @@ fn an_honest_caller_is_served_while_others_send_random_records() {
 }
 
 #[test]
-fn pieces_out_of_order_or_too_many_end_their_record_alone() {
+fn the_longest_record_is_a_call_and_a_longer_one_is_not_sent() {
     let counts = served(|session| {
-        let client = proved(session);
-        let bytes = vec![1; PIECE_BYTES];
-        let refused = |method, bytes: &[u8]| {
-            let error = client.call(method, bytes).unwrap_err();
-            assert!(matches!(error, RpcError::BadArguments { .. }), "{error}");
-        };
-        refused(PART, &piece(5, &bytes));
-        client.call(PART, &piece(0, &bytes)).unwrap();
-        refused(PART, &piece(PIECE_BYTES + 1, &bytes));
-        refused(LAST, &piece(PIECE_BYTES, &bytes)); // it was forgotten
-        refused(MORE, &0u32.to_le_bytes());
-        refused(PART, b"");
-        let mut offset = 0;
-        while offset + PIECE_BYTES <= RECORD_BYTES_MAX {
-            client.call(PART, &piece(offset, &bytes)).unwrap();
-            offset += PIECE_BYTES;
-        }
-        refused(PART, &piece(offset, &bytes));
-        // The same caller, and a record that is none in pieces; then one that is.
-        client.call(PART, &piece(0, &bytes)).unwrap();
-        refused(LAST, &piece(PIECE_BYTES, b"junk"));
-        let long = record(own_user(current_uid()), PIECE_BYTES + 10);
-        client.call(PART, &piece(0, &long[..PIECE_BYTES])).unwrap();
-        let begins = client.call(LAST, &piece(PIECE_BYTES, &long[PIECE_BYTES..])).unwrap();
-        assert_eq!((begins[0], &begins[5..]), (1, &long[..PIECE_BYTES]));
-        refused(MORE, &(long.len() as u32).to_le_bytes());
-        let rest = client.call(MORE, &(PIECE_BYTES as u32).to_le_bytes()).unwrap();
-        assert_eq!(rest, piece(PIECE_BYTES, &long[PIECE_BYTES..]));
-        refused(MORE, &(PIECE_BYTES as u32).to_le_bytes()); // it is taken
-    });
-    assert_eq!((counts.calls, counts.misbehaved), (1, 9));
-}
-
-#[test]
-fn callers_that_leave_records_unfinished_use_up_no_room_for_others() {
-    let counts = served(|session| {
-        let bytes = vec![1; PIECE_BYTES];
-        // More than is kept for all: the last of them find no room.
-        let callers: Vec<Client> = (0..9).map(|_| proved(session)).collect();
-        let mut no_room = 0;
-        for client in &callers {
-            for offset in (0..RECORD_BYTES_MAX - PIECE_BYTES).step_by(PIECE_BYTES) {
-                match client.call(PART, &piece(offset, &bytes)) {
-                    Ok(_) => {}
-                    Err(RpcError::Failed { .. }) => no_room += 1,
-                    Err(RpcError::BadArguments { .. }) if no_room > 0 => {}
-                    Err(error) => panic!("{error}"),
-                }
-            }
-        }
-        assert!(no_room > 0);
         let honest = OncClient::open(session, PROG, 1, &ClientOptions::default()).unwrap();
-        let short = record(OpaqueAuth::none(), 0);
-        assert_eq!(honest.call(&short, LONG).unwrap(), short);
-        drop(callers);
-        // They are gone, and what was kept for them.
-        let long = record(OpaqueAuth::none(), RECORD_BYTES_MAX);
-        let end = std::time::Instant::now() + LONG;
-        while honest.call(&long, LONG).is_err() {
-            assert!(std::time::Instant::now() < end, "no room");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let long = record(own_user(current_uid()), RECORD_BYTES_MAX);
+        assert!(honest.call(&long, LONG).unwrap() == long);
+        let error = honest.call(&[long, vec![7]].concat(), LONG).unwrap_err();
+        assert!(matches!(error, OncError::TooLong { .. }), "{error}");
     });
-    assert!(counts.no_room > 0, "{counts:?}");
+    assert_eq!((counts.calls, counts.misbehaved), (1, 0));
 }
 
 #[test]
