@@ -385,13 +385,19 @@ impl Endpoint {
     /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
     /// # let node = Embedded::start(NodeConfig::new("doc-token-buffer").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
-    /// let mut endpoint = session.endpoint("answers").tokens(8, 64 << 10).create()?; let buffer =
-    /// endpoint.token_buffer()?; let token = buffer.token(); // goes out in a message
-    /// std::thread::scope(|scope| { scope.spawn(|| { let mut answers =
-    /// session.connect("answers").open().expect("it is there"); answers.send_by_token(b"here it
-    /// is", token, b"a long answer").expect("there is room"); }); let message = endpoint.wait()?;
-    /// let by_token = message.by_token().expect("it has one"); assert_eq!((by_token.token,
-    /// by_token.len), (token, Ok(13))); Ok::<(), vmmc::WaitError>(()) })?;
+    /// let mut endpoint = session.endpoint("answers").tokens(8, 64 << 10).create()?;
+    /// let buffer = endpoint.token_buffer()?;
+    /// let token = buffer.token(); // goes out in a message
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut answers = session.connect("answers").open().expect("it is there");
+    ///         answers.send_by_token(b"here it is", token, b"a long answer").expect("there is room");
+    ///     });
+    ///     let message = endpoint.wait()?;
+    ///     let by_token = message.by_token().expect("it has one");
+    ///     assert_eq!((by_token.token, by_token.len), (token, Ok(13)));
+    ///     Ok::<(), vmmc::WaitError>(())
+    /// })?;
     /// assert_eq!(buffer.to_vec()?, b"a long answer");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

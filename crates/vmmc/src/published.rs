@@ -22,11 +22,13 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
 /// # let node = Embedded::start(NodeConfig::new("doc-publish").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
-/// use vmmc::{FigureKind, FigureOf}; let hits = FigureOf { kind: FigureKind::Counter, family:
-/// "cache_hits", item: "pages" }; let figures = session.publish("my-cache", &[hits])?;
-/// figures.add(0, 1); // the first one let info = session.node_info(true)?;
-/// assert_eq!((info.published[0].source.as_str(), info.published[0].figures[0].value), ("my-cache",
-/// 1));
+/// use vmmc::{FigureKind, FigureOf};
+/// let hits = FigureOf { kind: FigureKind::Counter, family: "cache_hits", item: "pages" };
+/// let figures = session.publish("my-cache", &[hits])?;
+/// figures.add(0, 1); // the first one
+/// let info = session.node_info(true)?;
+/// let of = &info.published[0];
+/// assert_eq!((of.source.as_str(), of.figures[0].value), ("my-cache", 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
