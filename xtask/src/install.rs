@@ -18,7 +18,7 @@ const MANIFEST: &str = "share/vmmc/manifest";
 const UNINSTALL: &str = "share/vmmc/uninstall";
 /// Bytes that no program or library of an installation may have; debugging data left in would
 /// exceed it.
-const ARTIFACT_BYTES_MAX: u64 = 18 << 20;
+const ARTIFACT_BYTES_MAX: u64 = 15 << 20;
 
 /// How to call it.
 const USAGE: &str = "\

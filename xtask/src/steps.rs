@@ -35,7 +35,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
 const FRESH_HASH_DIGITS: usize = 10;
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 8;
+const FUZZ_SECONDS: u32 = 10;
 
 /// All steps, cheap ones first.
 pub(crate) fn all() -> Vec<Step> {
