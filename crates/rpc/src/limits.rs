@@ -4,6 +4,8 @@
 //! for the number.
 
 use std::time::Duration;
+use vmmc_host::limits::{LIBRARY_WAITS, POLL_MAX_NS, RING_WAITS};
+use vmmc_host::wait::BackoffLimits;
 
 /// Calls of one client that have no outcome yet: more than a server takes at once.
 pub const CALLS_MAX: usize = 1024;
@@ -53,17 +55,11 @@ pub const MESSAGES_PER_LOOK: u32 = 256;
 pub const PUSH_AFTER_MIN: Duration = Duration::from_micros(50);
 /// The same while no caller makes room.
 pub const PUSH_AFTER_MAX: Duration = Duration::from_millis(1);
-/// How long a server that an event loop polls looks for the next call before the loop sleeps: what
-/// a wake-up costs on a virtual machine, so looking at most doubles a wait.
-pub const LINGER: Duration = Duration::from_micros(50);
-/// Times in a row that it does so in vain. It does so again when a call comes soon after it slept.
-pub const LINGERS_IN_VAIN: u32 = 4;
-/// A yield that is longer shows that somebody else keeps the core, as long as a time slice.
-pub const LONG_YIELD: Duration = Duration::from_micros(100);
-/// Calls after it that the loop sleeps before.
-pub const CALLS_AFTER_LONG_YIELD: u32 = 256;
-/// Looks between two readings of the clock, and yields to a caller on the same core.
-pub const LOOKS_A_CLOCK: u32 = 32;
+/// Looks of a server that an event loop polls for the next call, before the loop sleeps: for what a
+/// wake-up costs on a virtual machine, so looking at most doubles a wait. They yield, for the caller
+/// may have this core; after some in vain the next ones are left out.
+pub const POLLED_WAITS: BackoffLimits =
+    BackoffLimits { poll_min_ns: POLL_MAX_NS, wake_ns: 0, long_poll: None, skips: RING_WAITS.skips, ..LIBRARY_WAITS };
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long
 /// arguments and results of four calls at once.
 pub const FRAMES_DEFAULT: (u64, u64) = (4, 16 << 10);

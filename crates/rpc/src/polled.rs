@@ -6,7 +6,7 @@
 
 use crate::call::Call;
 use crate::error::ServeError;
-use crate::limits::{CALLS_AFTER_LONG_YIELD, LINGER, LINGERS_IN_VAIN, LONG_YIELD, LOOKS_A_CLOCK, MESSAGES_PER_LOOK};
+use crate::limits::{MESSAGES_PER_LOOK, POLLED_WAITS};
 use crate::server::{ServerBuilder, ServerCounts, Serving};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -14,7 +14,8 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use vmmc::WaitError;
-use vmmc_host::Nanos;
+use vmmc_host::wait::{Backoff, Manner, poll};
+use vmmc_host::{Deadline, Nanos};
 
 /// A server without a thread that takes calls: an event loop waits for its descriptor, and polls.
 /// Dropping it ends the service. Made by [`ServerBuilder::polled`].
@@ -52,14 +53,10 @@ pub struct PolledServer {
     timer: OwnedFd,
     /// The timer runs, or has run out.
     timed: bool,
-    /// Times that it looks for the next call before the loop sleeps, unless one comes soon.
-    lingers: u32,
-    /// Calls before it does so again, after a yield that was long.
-    rests: u32,
+    /// What looking for the next call before the loop sleeps gained.
+    backoff: Backoff,
     /// A call was given since the last poll in vain.
     worked: bool,
-    /// When the last poll in vain was.
-    slept_at: Nanos,
 }
 
 impl ServerBuilder {
@@ -82,10 +79,8 @@ impl ServerBuilder {
             all,
             timer,
             timed: false,
-            lingers: 0,
-            rests: 0,
+            backoff: Backoff::new(&POLLED_WAITS),
             worked: false,
-            slept_at: Nanos::default(),
         })
     }
 }
@@ -118,14 +113,13 @@ impl PolledServer {
         self.set_timer(None);
         for _ in 0..MESSAGES_PER_LOOK {
             if let Some(call) = self.serving.next_call() {
-                self.given();
+                self.worked = true;
                 return Ok(Some(call));
             }
             self.linger();
             match self.serving.poll() {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.slept_at = self.serving.now();
                     self.set_timer(self.serving.push_after());
                     return Ok(None);
                 }
@@ -137,37 +131,16 @@ impl PolledServer {
         Ok(None)
     }
 
-    /// A call is given: the next one may be as near.
-    fn given(&mut self) {
-        self.rests = self.rests.saturating_sub(1);
-        if !self.worked && self.rests == 0 && self.serving.now().since(self.slept_at) < 2 * LINGER {
-            self.lingers = LINGERS_IN_VAIN;
-        }
-        self.worked = true;
-    }
-
-    /// Looks for the next message for a moment, if the last ones came so. A caller on the same core
-    /// gets the core; where others keep it, a sleep is shorter.
+    /// After a call, looks for the next one for a moment before the loop sleeps.
     fn linger(&mut self) {
-        if !std::mem::take(&mut self.worked) || self.lingers == 0 {
+        if !std::mem::take(&mut self.worked) {
             return;
         }
-        let begun = self.serving.now();
-        let mut now = begun;
-        while now.since(begun) < LINGER {
-            if (0..LOOKS_A_CLOCK).any(|_| self.serving.endpoint().has_message()) {
-                self.lingers = LINGERS_IN_VAIN;
-                return;
-            }
-            std::thread::yield_now();
-            let yielded = std::mem::replace(&mut now, self.serving.now());
-            if now.since(yielded) > LONG_YIELD {
-                self.lingers = 0;
-                self.rests = CALLS_AFTER_LONG_YIELD;
-                return;
-            }
+        let mut wait = self.backoff.begin(Manner::Yield, Deadline(Nanos::MAX));
+        if wait.polls() {
+            let (serving, now) = (&self.serving, || self.serving.now());
+            let _ = poll(&mut wait, now, || serving.endpoint().has_message().then_some(()));
         }
-        self.lingers -= 1;
     }
 
     /// Makes the descriptor readable: for a loop that leaves calls where they are, to look at its
