@@ -1,4 +1,4 @@
-//! How libvmmc_rpc is made: the C sources of this folder, the Rust part as a static library, and
+//! How libvmmc_onc is made: the C sources of this folder, the Rust part as a static library, and
 //! libtirpc. Shared by `cargo xtask install` and the tests of this folder, which include this file.
 //!
 //! Invariant: where libtirpc or a compiler is missing this says so and what brings it; nothing else
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Name for the dynamic linker; its number is the version of the binary interface.
-pub(crate) const SONAME: &str = "libvmmc_rpc.so.0";
+pub(crate) const SONAME: &str = "libvmmc_onc.so.0";
 /// The C sources.
 const SOURCES: [&str; 3] = ["clnt_vmmc.c", "outgoing.c", "svc_vmmc.c"];
 /// libtirpc's own headers cast functions.
@@ -50,11 +50,11 @@ pub(crate) fn library(folder: &Path, rust: &Path, to: &Path) -> Result<(), Strin
     command.args(FLAGS).args(libtirpc("--cflags")?).arg("-shared").arg("-o").arg(to);
     command.args(SOURCES.map(|source| folder.join("c").join(source)));
     command.arg("-Wl,--gc-sections,--as-needed,-z,relro,-z,now,-z,defs").arg(format!("-Wl,-soname,{SONAME}"));
-    command.arg(format!("-Wl,--version-script={}", folder.join("vmmc_rpc.map").display()));
+    command.arg(format!("-Wl,--version-script={}", folder.join("vmmc_onc.map").display()));
     command.arg(rust).args(libtirpc("--libs")?).args(LIBS);
     let done = command.output().map_err(|e| format!("no compiler for C here ({e}); the package gcc brings one"))?;
     if done.status.success() {
         return Ok(());
     }
-    Err(format!("libvmmc_rpc: {}", String::from_utf8_lossy(&done.stderr)))
+    Err(format!("libvmmc_onc: {}", String::from_utf8_lossy(&done.stderr)))
 }

@@ -82,9 +82,9 @@ fn static_library(tree: &mut Tree, built: &Path, map: &Path) -> Result<(), Strin
     tree.lighten("lib/libvmmc.a", &["--strip-unneeded"])
 }
 
-/// Options for objcopy by which the sections of functions and constants are called by number: their
-/// names, which nobody needs, are a tenth of the library. What they are of stays in front, so that a
-/// linker can still leave out those that a program does not need.
+/// Options for objcopy by which the sections of functions and constants are called by number:
+/// their names, which nobody needs, are a tenth of the library. What they are of stays in front, so
+/// that a linker can still leave out those that a program does not need.
 fn short_sections(object: &Path) -> Result<String, String> {
     let read = Command::new("readelf").arg("-SW").arg(object).output();
     let read = read.map_err(|e| format!("readelf: {e}; install a C compiler with its binutils"))?;
@@ -195,7 +195,7 @@ fn onc(tree: &mut Tree) -> Result<bool, String> {
     let _ = need_part("pkg-config --exists libtirpc", "libtirpc-dev");
     let _ = need("rpcgen", "rpcsvc-proto");
     match crate::onc::install(tree, PROFILE)? {
-        Ok(_) => symbols(&tree.prefix.clone(), "libvmmc_rpc.so", "vmmc_rpc.h").map(|_| true),
+        Ok(_) => symbols(&tree.prefix.clone(), "libvmmc_onc.so", "vmmc_onc.h").map(|_| true),
         Err(why) => {
             crate::skipped(&why);
             Ok(false)

@@ -56,7 +56,7 @@ cargo xtask install --uninstall --prefix DIR [--destdir DIR]
                               take all of that away again
 cargo xtask install-c --prefix DIR [...]
                               install the C library alone: header, libraries, pkg-config and CMake files, man pages, examples;
-                              with libtirpc also libvmmc_rpc, for programs of ONC RPC";
+                              with libtirpc also libvmmc_onc, for programs of ONC RPC";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

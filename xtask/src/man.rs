@@ -82,22 +82,22 @@ pub(crate) fn pages(header: &str, version: &str) -> Vec<Page> {
 pub(crate) fn pages_of_onc(header: &str, version: &str) -> Vec<Page> {
     let functions = functions(header);
     let mut pages: Vec<Page> = functions.iter().map(|f| page_of_onc(header, version, f, &functions)).collect();
-    let mut text = head("vmmc_rpc", 7, version);
-    text.push_str(".SH NAME\nvmmc_rpc \\- ONC RPC over virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <vmmc_rpc.h>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs vmmc_rpc)\n.fi\n.SH DESCRIPTION\n");
+    let mut text = head("vmmc_onc", 7, version);
+    text.push_str(".SH NAME\nvmmc_onc \\- ONC RPC over virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <vmmc_onc.h>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs vmmc_onc)\n.fi\n.SH DESCRIPTION\n");
     let comment = header.split("*/").next().unwrap_or_default().trim_start_matches("/*");
     text.push_str(&paragraphs(comment.lines()).iter().map(|p| escape(p) + "\n").collect::<Vec<_>>().join(".PP\n"));
     text.push_str(".SH CALLS\n");
     for function in &functions {
         let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary(function)));
     }
-    pages.push(Page { name: "vmmc_rpc".into(), section: 7, text });
+    pages.push(Page { name: "vmmc_onc".into(), section: 7, text });
     pages
 }
 
 fn page_of_onc(header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
     let mut text = head(&function.name, 3, version);
     let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary(function)));
-    let _ = write!(text, "\\fB#include <vmmc_rpc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
+    let _ = write!(text, "\\fB#include <vmmc_onc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
     let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
     let mut words = function.comment.join(" ");
     for part in header.split("\nstruct ").skip(1) {
@@ -115,7 +115,7 @@ fn page_of_onc(header: &str, version: &str, function: &Function, all: &[Function
             let _ = write!(text, ".TP\n.B {}\n{}\n", escape(&name), escape(&comment));
         }
     }
-    text.push_str(".SH SEE ALSO\n.BR vmmc_rpc (7)");
+    text.push_str(".SH SEE ALSO\n.BR vmmc_onc (7)");
     for other in all.iter().filter(|other| other.name != function.name) {
         let _ = write!(text, ",\n.BR {} (3)", other.name);
     }

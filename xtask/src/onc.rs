@@ -1,4 +1,4 @@
-//! The library for programs of ONC RPC, libvmmc_rpc: installing it, and the part of the C step that
+//! The library for programs of ONC RPC, libvmmc_onc: installing it, and the part of the C step that
 //! builds programs of rpcgen's against what was installed.
 //!
 //! Invariant: where libtirpc is missing all the rest is installed, and a line says what is left
@@ -18,18 +18,18 @@ use std::process::Command;
 pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<Result<usize, String>, String> {
     let cflags = match link::libtirpc("--cflags") {
         Ok(cflags) => cflags.join(" "),
-        Err(why) => return Ok(Err(format!("libvmmc_rpc is left out: {why}"))),
+        Err(why) => return Ok(Err(format!("libvmmc_onc is left out: {why}"))),
     };
     let (folder, version) = (folder(), env!("CARGO_PKG_VERSION"));
-    let real = format!("libvmmc_rpc.so.{version}");
+    let real = format!("libvmmc_onc.so.{version}");
     let rust = built_folder(profile).join("libvmmc_onc.a");
     link::library(&folder, &rust, &tree.place(&format!("lib/{real}"))?)?;
     tree.lighten(&format!("lib/{real}"), &["--strip-unneeded"])?;
     tree.link(&real, &format!("lib/{}", link::SONAME))?;
-    tree.link(link::SONAME, "lib/libvmmc_rpc.so")?;
-    tree.copy(&folder.join("include/vmmc_rpc.h"), "include/vmmc_rpc.h")?;
-    tree.write("lib/pkgconfig/vmmc_rpc.pc", &pkg_config(&tree.prefix.clone(), version))?;
-    tree.write("lib/cmake/vmmc_rpc/vmmc_rpc-config.cmake", &CMAKE.replace("@CFLAGS@", &cflags))?;
+    tree.link(link::SONAME, "lib/libvmmc_onc.so")?;
+    tree.copy(&folder.join("include/vmmc_onc.h"), "include/vmmc_onc.h")?;
+    tree.write("lib/pkgconfig/vmmc_onc.pc", &pkg_config(&tree.prefix.clone(), version))?;
+    tree.write("lib/cmake/vmmc_onc/vmmc_onc-config.cmake", &CMAKE.replace("@CFLAGS@", &cflags))?;
     tree.copy(&folder.join("examples/call_cost.c"), "share/vmmc/examples/onc/call_cost.c")?;
     let pages = man::pages_of_onc(&header()?, version);
     for page in &pages {
@@ -44,24 +44,24 @@ fn folder() -> PathBuf {
 
 /// The header.
 pub(crate) fn header() -> Result<String, String> {
-    fs::read_to_string(folder().join("include/vmmc_rpc.h")).map_err(|e| e.to_string())
+    fs::read_to_string(folder().join("include/vmmc_onc.h")).map_err(|e| e.to_string())
 }
 
 fn pkg_config(prefix: &Path, version: &str) -> String {
     let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
     let prefix = prefix.display();
     format!(
-        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc_rpc\nDescription: ONC RPC over virtual memory-mapped communication\nVersion: {version}\nRequires: libtirpc\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc_rpc\n"
+        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc_onc\nDescription: ONC RPC over virtual memory-mapped communication\nVersion: {version}\nRequires: libtirpc\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc_onc\n"
     )
 }
 
-const CMAKE: &str = r#"# vmmc::rpc is the library for programs of ONC RPC, with libtirpc.
+const CMAKE: &str = r#"# vmmc::onc is the library for programs of ONC RPC, with libtirpc.
 get_filename_component(_vmmc_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-if(NOT TARGET vmmc::rpc)
-    add_library(vmmc::rpc SHARED IMPORTED)
-    set_target_properties(vmmc::rpc PROPERTIES
-        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc_rpc.so"
-        IMPORTED_SONAME "libvmmc_rpc.so.0"
+if(NOT TARGET vmmc::onc)
+    add_library(vmmc::onc SHARED IMPORTED)
+    set_target_properties(vmmc::onc PROPERTIES
+        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc_onc.so"
+        IMPORTED_SONAME "libvmmc_onc.so.0"
         INTERFACE_INCLUDE_DIRECTORIES "${_vmmc_prefix}/include"
         INTERFACE_COMPILE_OPTIONS "@CFLAGS@"
         INTERFACE_LINK_LIBRARIES "tirpc")
@@ -81,7 +81,7 @@ pub(crate) fn check(prefix: &Path, node: &str) -> Result<(), String> {
     let path = format!("export PKG_CONFIG_PATH={}:$PKG_CONFIG_PATH; ", prefix.join("lib/pkgconfig").display());
     let stubs = "for w in h:letters.h c:xdr.c l:clnt.c m:svc.c; do rpcgen -C -${w%%:*} -o ${w#*:} letters.x; done; ";
     let gcc = "gcc -D_GNU_SOURCE -w -I.";
-    let flags = "$(pkg-config --cflags --libs vmmc_rpc) -lpthread";
+    let flags = "$(pkg-config --cflags --libs vmmc_onc) -lpthread";
     let build =
         format!("{gcc} -o client client.c clnt.c xdr.c {flags} && {gcc} -o server server.c svc.c xdr.c {flags}");
     shell("onc-build", &folder, node, &format!("{path}set -e; {stubs}{build}"))?;

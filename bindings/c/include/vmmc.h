@@ -1,14 +1,20 @@
-/* VMMC: virtual memory-mapped communication. Generated from bindings/c/src by cbindgen; do not edit.
+/* VMMC: virtual memory-mapped communication. Generated from bindings/c/src by cbindgen; do not
+ * edit.
  *
- * Calls return a vmmc_status; VMMC_OK is 0. What went wrong is told in words by vmmc_error_message(). Results come through the last arguments and are
- * written on success only. Objects are handles: NULL, freed and foreign handles are errors (VMMC_BAD_HANDLE), never memory errors. All handles may be used
- * from any thread at once; an object that is freed while another thread uses it goes away when the last such call returns. Objects may be freed in any order.
+ * * Calls return a vmmc_status; VMMC_OK is 0. What went wrong is told in words by
+ * vmmc_error_message(). Results come through the last arguments and are written on success only.
+ * Objects are handles: NULL, freed and foreign handles are errors (VMMC_BAD_HANDLE), never memory
+ * errors. All handles may be used from any thread at once; an object that is freed while another
+ * thread uses it goes away when the last such call returns. Objects may be freed in any order.
  *
- * Strings are UTF-8 and end with a zero. Memory given to a call is used until it returns and no longer, unless the call says otherwise, and must not be
- * written by others meanwhile. Every wait has a deadline: `timeout_us` in microseconds, 0 looks once, VMMC_DEFAULT_TIMEOUT (any negative number) takes that
- * of the thread (vmmc_thread_timeout), else of the session (5 s unless set). In options, `size` is the size of the struct, and a field of 0 the default.
+ * * Strings are UTF-8 and end with a zero. Memory given to a call is used until it returns and no
+ * longer, unless the call says otherwise, and must not be written by others meanwhile. Every wait
+ * has a deadline: `timeout_us` in microseconds, 0 looks once, VMMC_DEFAULT_TIMEOUT (any negative
+ * number) takes that of the thread (vmmc_thread_timeout), else of the session (5 s unless set). In
+ * options, `size` is the size of the struct, and a field of 0 the default.
  *
- * Build with `pkg-config --cflags --libs vmmc`; the same examples as for Rust and Python are in bindings/c/examples; docs/c.md tells more. */
+ * * Build with `pkg-config --cflags --libs vmmc`; the same examples as for Rust and Python are
+ * in bindings/c/examples; docs/c.md tells more. */
 
 
 #ifndef VMMC_H

@@ -4,18 +4,17 @@
 //! when the parent forked, and what it shares with others is the parent's.
 
 use crate::failure::Failure;
-use std::mem::ManuallyDrop;
 use vmmc::AccessError;
 
 /// A value that belongs to the process that made it.
 pub(crate) struct Owned<T> {
-    value: ManuallyDrop<T>,
+    value: Option<T>,
     process: u32,
 }
 
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Owned<T> {
-        Owned { value: ManuallyDrop::new(value), process: std::process::id() }
+        Owned { value: Some(value), process: std::process::id() }
     }
 
     pub(crate) fn is_here(&self) -> bool {
@@ -24,15 +23,15 @@ impl<T> Owned<T> {
 
     /// The value, in the process that made it.
     pub(crate) fn get(&self) -> Result<&T, Failure> {
-        if self.is_here() { Ok(&self.value) } else { Err(AccessError::Forked { parent: self.process }.into()) }
+        let here = self.value.as_ref().filter(|_| self.is_here());
+        here.ok_or_else(|| AccessError::Forked { parent: self.process }.into())
     }
 }
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        if self.is_here() {
-            // SAFETY: it is dropped here alone, and not used after.
-            unsafe { ManuallyDrop::drop(&mut self.value) }
+        if !self.is_here() {
+            std::mem::forget(self.value.take());
         }
     }
 }

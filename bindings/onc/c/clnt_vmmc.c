@@ -300,6 +300,6 @@ CLIENT *clnt_vmmc_create(const char *host, rpcprog_t prog, rpcvers_t vers) {
     return clnt_vmmc_create_with(host, prog, vers, NULL);
 }
 
-const char *vmmc_rpc_message(void) {
-    return vmmc_onc_message();
+const char *vmmc_onc_message(void) {
+    return vmmc_onc_last_message();
 }

@@ -6,7 +6,7 @@
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 
-#include "../include/vmmc_rpc.h"
+#include "../include/vmmc_onc.h"
 #include <stdbool.h>
 
 /* The name of this transport among those of libtirpc. */
@@ -22,7 +22,7 @@ struct onc_server;
 struct onc_call;
 
 /* What is said of options that make no sense, and where there is no memory. */
-#define BAD_OPTIONS "options: set `size` to their sizeof, and flags that this release knows; see vmmc_rpc.h"
+#define BAD_OPTIONS "options: set `size` to their sizeof, and flags that this release knows; see vmmc_onc.h"
 #define NO_MEMORY "there is not enough memory for a client or a transport"
 
 struct onc_reply {
@@ -39,7 +39,7 @@ struct onc_incoming {
 };
 
 void vmmc_onc_note(const char *message);
-const char *vmmc_onc_message(void);
+const char *vmmc_onc_last_message(void);
 int vmmc_onc_open(const char *node, const char *host, uint32_t prog, uint32_t vers, const uint32_t *owner,
                   int64_t timeout_us, int *error, size_t *record_max, struct onc_client **client);
 int vmmc_onc_call(const struct onc_client *client, const uint8_t *record, size_t len, uint64_t timeout_us, int *error,

@@ -1,7 +1,7 @@
 /* What a call without arguments and result costs over VMMC, beside TCP and UDP, in one run: client
  * and server are two processes of this machine.
  *
- *   cc -O2 call_cost.c $(pkg-config --cflags --libs vmmc_rpc) -o call_cost && ./call_cost */
+ *   cc -O2 call_cost.c $(pkg-config --cflags --libs vmmc_onc) -o call_cost && ./call_cost */
 
 #include <arpa/inet.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <vmmc_rpc.h>
+#include <vmmc_onc.h>
 
 #define PROG 0x200000c0
 #define BLOCKS 20
@@ -24,7 +24,7 @@ static void dispatch(struct svc_req *request, SVCXPRT *xprt) {
 }
 
 static void fail(const char *what) {
-    fprintf(stderr, "%s: %s\n", what, vmmc_rpc_message());
+    fprintf(stderr, "%s: %s\n", what, vmmc_onc_message());
     exit(1);
 }
 

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn vmmc_onc_note(message: *const c_char) {
 
 /// What went wrong last in this thread; valid until something else does.
 #[unsafe(no_mangle)]
-pub extern "C" fn vmmc_onc_message() -> *const c_char {
+pub extern "C" fn vmmc_onc_last_message() -> *const c_char {
     MESSAGE.with(|place| place.borrow().as_ptr())
 }
 
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn vmmc_onc_serve(
                 // SAFETY: as this function's.
                 Access::Users(unsafe { std::slice::from_raw_parts(users, user_count) }.to_vec())
             }
-            other => return Err(OncError::Argument(format!("access {other} with {user_count} users; see vmmc_rpc.h"))),
+            other => return Err(OncError::Argument(format!("access {other} with {user_count} users; see vmmc_onc.h"))),
         };
         let created = OncServer::create(&session(node.as_deref())?, prog, vers, access)?;
         // SAFETY: as this function's.

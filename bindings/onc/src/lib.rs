@@ -2,15 +2,15 @@
 //! are, and the call that makes the client or the transport is another one.
 //!
 //! ```text
-//!   stub ─▶ CLIENT of libtirpc ─▶ c/clnt_vmmc.c ─▶ OncClient ══ remote call ══▶ OncServer ─▶ c/svc_vmmc.c ─▶ SVCXPRT ─▶ dispatch
-//!             a table of functions   XDR               records                   who is it?       svc_run
+//!   stub ─▶ CLIENT of libtirpc ─▶ c/clnt_vmmc.c ─▶ OncClient ══╗    a table of functions, XDR, records
+//!                                                              ║    remote call
+//!   dispatch ◀─ SVCXPRT ◀─ c/svc_vmmc.c ◀──────── OncServer ◀══╝    svc_run, who is it?
 //! ```
 //!
 //! A record is the argument of a remote call ([`vmmc_rpc`]), and its reply the result: the control
 //! message of an endpoint where it is short, a payload up to 64 KiB, and several messages beyond.
 //! The C sources make a CLIENT and an SVCXPRT of it; they need libtirpc, which the workspace does
-//! not. `docs/onc-rpc.md` tells how they
-//! are used.
+//! not. `docs/onc-rpc.md` tells how they are used.
 //!
 //! ```
 //! # use vmmc_node::{Daemon, KeySource, NodeConfig};

@@ -1,11 +1,12 @@
 //! How records of ONC RPC go as remote calls.
 //!
 //! ```text
-//!   HELLO   version            → version, longest record, key     the key goes to the caller's own endpoint
-//!   CONFIRM key                →                                  so this is the user whose endpoint that is
-//!   RECORD  record             → record
+//!   HELLO   version   → version, longest record, key
+//!   CONFIRM key       →
+//!   RECORD  record    → record
 //! ```
 //!
+//! The key goes to the endpoint that answers go to. So who confirms it is the user of that one.
 //! Numbers are little endian, of 4 bytes. Invariant: decoding takes any bytes, panics never, and
 //! gives only what makes sense. Source: [GMS §3], RFC 5531.
 

@@ -1,5 +1,5 @@
-"""A file service: what is read goes from the server's memory straight into a buffer of the client, by
-a token that travels with the call.
+"""A file service: what is read goes from the server's memory straight into a buffer of the client,
+by a token that travels with the call.
 """
 
 import threading

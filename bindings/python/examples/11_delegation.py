@@ -1,5 +1,5 @@
-"""Delegation: a server leaves a call to another one, which answers the caller itself. The caller does
-not see it, and the answer takes no detour.
+"""Delegation: a server leaves a call to another one, which answers the caller itself. The caller
+does not see it, and the answer takes no detour.
 """
 
 import threading

@@ -56,8 +56,8 @@ pub const PUSH_AFTER_MIN: Duration = Duration::from_micros(50);
 /// The same while no caller makes room.
 pub const PUSH_AFTER_MAX: Duration = Duration::from_millis(1);
 /// Looks of a server that an event loop polls for the next call, before the loop sleeps: for what a
-/// wake-up costs on a virtual machine, so looking at most doubles a wait. They yield, for the caller
-/// may have this core; after some in vain the next ones are left out.
+/// wake-up costs on a virtual machine, so looking at most doubles a wait. They yield, for the
+/// caller may have this core; after some in vain the next ones are left out.
 pub const POLLED_WAITS: BackoffLimits =
     BackoffLimits { poll_min_ns: POLL_MAX_NS, wake_ns: 0, long_poll: None, skips: RING_WAITS.skips, ..LIBRARY_WAITS };
 /// Frames of each sender of an endpoint of calls, and their bytes, if nothing else is said: long

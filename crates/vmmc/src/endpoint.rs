@@ -391,7 +391,8 @@ impl Endpoint {
     /// std::thread::scope(|scope| {
     ///     scope.spawn(|| {
     ///         let mut answers = session.connect("answers").open().expect("it is there");
-    ///         answers.send_by_token(b"here it is", token, b"a long answer").expect("there is room");
+    ///         let sent = answers.send_by_token(b"here it is", token, b"a long answer");
+    ///         sent.expect("there is room");
     ///     });
     ///     let message = endpoint.wait()?;
     ///     let by_token = message.by_token().expect("it has one");

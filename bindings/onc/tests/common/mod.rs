@@ -101,8 +101,8 @@ fn make() -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(own.file_stem().expect("it has a name"));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("a folder");
-    link::library(sources, &static_library(), &folder.join("libvmmc_rpc.so.0")).expect("the library");
-    std::os::unix::fs::symlink("libvmmc_rpc.so.0", folder.join("libvmmc_rpc.so")).expect("a link");
+    link::library(sources, &static_library(), &folder.join("libvmmc_onc.so.0")).expect("the library");
+    std::os::unix::fs::symlink("libvmmc_onc.so.0", folder.join("libvmmc_onc.so")).expect("a link");
     fs::copy(sources.join("tests/programs/letters.x"), folder.join("letters.x")).expect("a copy");
     for (what, to) in [("-h", "letters.h"), ("-c", "xdr.c"), ("-l", "clnt.c"), ("-m", "svc.c")] {
         run(Command::new("rpcgen").args(["-C", what, "-o", to, "letters.x"]).current_dir(&folder));
@@ -111,7 +111,7 @@ fn make() -> Result<PathBuf, String> {
         let mut command = Command::new("cc");
         command.args(["-D_GNU_SOURCE", "-O1", "-w", "-I."]).args(&cflags).arg("-I").arg(sources.join("include"));
         command.arg("-o").arg(program).arg(sources.join(format!("tests/programs/{program}.c"))).args([stubs, "xdr.c"]);
-        command.args(["-L.", "-lvmmc_rpc", "-ltirpc", "-lpthread", "-Wl,-rpath,$ORIGIN"]).current_dir(&folder);
+        command.args(["-L.", "-lvmmc_onc", "-ltirpc", "-lpthread", "-Wl,-rpath,$ORIGIN"]).current_dir(&folder);
         run(&mut command);
     }
     Ok(folder)

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <vmmc_rpc.h>
+#include <vmmc_onc.h>
 
 static void need(int condition, const char *what) {
     if (!condition) {
-        printf("client: %s: %s\n", what, vmmc_rpc_message());
+        printf("client: %s: %s\n", what, vmmc_onc_message());
         exit(1);
     }
 }
@@ -120,7 +120,7 @@ static void expect(CLIENT *clnt, enum clnt_stat status, enum clnt_stat expected,
     clnt_geterr(clnt, &error);
     if (status != expected || error.re_status != expected) {
         printf("client: %s: status %d, of geterr %d, not %d: %s: %s\n", what, status, error.re_status, expected,
-               clnt_sperror(clnt, what), vmmc_rpc_message());
+               clnt_sperror(clnt, what), vmmc_onc_message());
         exit(1);
     }
 }
@@ -257,7 +257,7 @@ int main(int count, char **words) {
     need(count >= 3, "client HOW WHAT [HOST]");
     CLIENT *clnt = make(words[1], count > 3 ? words[3] : NULL);
     if (clnt == NULL) {
-        printf("no client: %d: %s: %s\n", rpc_createerr.cf_stat, clnt_spcreateerror("create"), vmmc_rpc_message());
+        printf("no client: %d: %s: %s\n", rpc_createerr.cf_stat, clnt_spcreateerror("create"), vmmc_onc_message());
         return 2;
     }
     const char *what = words[2];

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <vmmc_rpc.h>
+#include <vmmc_onc.h>
 
 void letters_1(struct svc_req *request, SVCXPRT *xprt);
 
@@ -110,7 +110,7 @@ words *letters_double_1_svc(words *numbers, struct svc_req *request) {
 
 static void need(int condition, const char *what) {
     if (!condition) {
-        fprintf(stderr, "server: %s: %s\n", what, vmmc_rpc_message());
+        fprintf(stderr, "server: %s: %s\n", what, vmmc_onc_message());
         exit(1);
     }
 }

@@ -154,9 +154,9 @@ class Session:
     def connect(
         self, endpoint: str, *, node: str | None = None, owner: int | None = None, wait: float | None = None
     ) -> Connection:
-        """Connects to an endpoint, whose owner has to poll or wait meanwhile. `node` and `owner` are
-        those of an import. `wait` are the seconds for all, also for an endpoint that does not exist
-        yet.
+        """Connects to an endpoint, whose owner has to poll or wait meanwhile. `node` and `owner`
+        are those of an import. `wait` are the seconds for all, also for an endpoint that does not
+        exist yet.
         """
     def import_(
         self,
@@ -618,12 +618,12 @@ class Endpoint:
     def wait(self, timeout: float | None = None) -> Message:
         """The next message; waits for one, and lets in senders meanwhile."""
     def token_buffer(self) -> TokenBuffer:
-        """A free buffer for a payload by token, of an endpoint made with tokens; Full: all are in use.
-        Any thread may ask, also while another one waits for messages.
+        """A free buffer for a payload by token, of an endpoint made with tokens; Full: all are in
+        use. Any thread may ask, also while another one waits for messages.
         """
     def fileno(self) -> int:
-        """A descriptor for event loops, of an endpoint made with notify: readable when poll may have
-        something, and for ever when the node has gone. See vmmc.aio.
+        """A descriptor for event loops, of an endpoint made with notify: readable when poll may
+        have something, and for ever when the node has gone. See vmmc.aio.
         """
     def close(self) -> None:
         """Ends it and its connections; what was not taken is gone."""
@@ -651,8 +651,8 @@ class Connection:
     def send_by_token(
         self, control: _Bytes, token: _Bytes, payload: _Bytes, *, at_once: bool = False, timeout: float | None = None
     ) -> None:
-        """Sends a control message, and a payload to the buffer of a token of the endpoint's owner. One
-        that lets nothing in does not hold up the message, whose receiver is told why.
+        """Sends a control message, and a payload to the buffer of a token of the endpoint's owner.
+        One that lets nothing in does not hold up the message, whose receiver is told why.
         """
     def check(self) -> None:
         """Raises what every send would raise, if the connection is broken."""
@@ -699,8 +699,8 @@ class ByToken:
 
 @final
 class TokenBuffer:
-    """A buffer that waits for one payload by its token, or has it. Made by Endpoint.token_buffer. Its
-    end cancels the token.
+    """A buffer that waits for one payload by its token, or has it. Made by Endpoint.token_buffer.
+    Its end cancels the token.
     """
 
     @property
@@ -714,8 +714,8 @@ class TokenBuffer:
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the payload; gives its bytes."""
     def cancel(self) -> bool:
-        """Cancels the token. True: nothing has come, and nothing will; False: a payload has come, or is
-        coming.
+        """Cancels the token. True: nothing has come, and nothing will; False: a payload has come,
+        or is coming.
         """
     def read(self, offset: int | None = None, length: int | None = None) -> bytes:
         """A copy of bytes of the buffer; of the payload without arguments."""
@@ -997,9 +997,9 @@ class RpcClient:
         wants_bulk: bool | None = None,
         timeout: float | None = None,
     ) -> tuple[bytes, bytes | None]:
-        """Calls a method, and waits: result, and bulk if the server gave some. `bulk` goes along as it
-        is. Bulk comes back only into a buffer of the client: by default if one is free; True: or the
-        call is an error.
+        """Calls a method, and waits: result, and bulk if the server gave some. `bulk` goes along as
+        it is. Bulk comes back only into a buffer of the client: by default if one is free; True: or
+        the call is an error.
         """
     def start(
         self,
@@ -1027,8 +1027,8 @@ class RpcPending:
     def wait(self, timeout: float | None = None) -> tuple[bytes, bytes | None] | None:
         """The same; waits until the call's time is over, or no longer than `timeout`."""
     def when_done(self, function: Callable[[], object]) -> None:
-        """Calls a function, from whatever thread, when poll has something; at once if it has. One at a
-        time: a later one takes the place of the former.
+        """Calls a function, from whatever thread, when poll has something; at once if it has. One
+        at a time: a later one takes the place of the former.
         """
     def cancel(self) -> None:
         """Withdraws the call: no handler begins that has not begun, and nobody gets its result."""
@@ -1062,8 +1062,8 @@ class RpcServer:
 
 @final
 class RpcCall:
-    """A call, until it is answered; vmmc.rpc.RawCall. Its end without an answer tells the caller that
-    there is none.
+    """A call, until it is answered; vmmc.rpc.RawCall. Its end without an answer tells the caller
+    that there is none.
     """
 
     @property

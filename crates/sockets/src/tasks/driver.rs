@@ -294,7 +294,7 @@ impl Drop for Task {
 }
 
 /// Has the reactor follow a descriptor.
-#[allow(deprecated, reason = "what replaces it is unsafe, for descriptors that nobody owns; and 1.49 has it not")]
+#[allow(deprecated, reason = "what replaces it is unsafe, for descriptors without an owner")]
 fn in_reactor(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, Errno> {
     AsyncFd::with_interest(fd, Readiness::READABLE).map_err(|_| Errno::NOMEM)
 }

@@ -7,10 +7,10 @@
  * What they give is a CLIENT and an SVCXPRT of libtirpc, for all its calls: clnt_call,
  * clnt_control, clnt_geterr, clnt_perror, svc_run, svc_sendreply and so on.
  *
- * Build with `pkg-config --cflags --libs vmmc_rpc`; docs/onc-rpc.md tells more. */
+ * Build with `pkg-config --cflags --libs vmmc_onc`; docs/onc-rpc.md tells more. */
 
-#ifndef VMMC_RPC_H
-#define VMMC_RPC_H
+#ifndef VMMC_ONC_H
+#define VMMC_ONC_H
 
 #include <rpc/rpc.h>
 #include <stddef.h>
@@ -122,7 +122,7 @@ struct svc_vmmc_counts {
 /**
  * A client of a program that is served over VMMC on a node: its name or `address:port`, or NULL,
  * "localhost" or this machine's name for this one. NULL: get_rpc_createerr() and
- * clnt_pcreateerror() say why, and vmmc_rpc_message() says more. RPC_PROGNOTREGISTERED: nobody
+ * clnt_pcreateerror() say why, and vmmc_onc_message() says more. RPC_PROGNOTREGISTERED: nobody
  * serves it over VMMC there, which is told at once. Calls wait for 25 seconds unless they, or
  * CLSET_TIMEOUT, say otherwise. clnt_destroy() ends it.
  */
@@ -136,7 +136,7 @@ CLIENT *clnt_vmmc_create_with(const char *host, rpcprog_t prog, rpcvers_t vers, 
 /**
  * A transport over which a program is served to processes of this user, and its entry in the list
  * of programs of svc_run(). Other transports of the program, as of svc_create(), are served
- * beside it. NULL: vmmc_rpc_message() says why. svc_destroy() ends it. A child process cannot use
+ * beside it. NULL: vmmc_onc_message() says why. svc_destroy() ends it. A child process cannot use
  * it: a program that becomes a daemon calls this afterwards.
  */
 SVCXPRT *svc_vmmc_create(void (*dispatch)(struct svc_req *, SVCXPRT *), rpcprog_t prog, rpcvers_t vers);
@@ -163,10 +163,10 @@ int svc_vmmc_counts(SVCXPRT *xprt, struct svc_vmmc_counts *counts);
 /**
  * What went wrong last in this thread, in words, with what to do. Valid until something else does.
  */
-const char *vmmc_rpc_message(void);
+const char *vmmc_onc_message(void);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif /* VMMC_RPC_H */
+#endif /* VMMC_ONC_H */
