@@ -85,6 +85,7 @@ mod error;
 mod figures;
 pub mod limits;
 mod link;
+mod pieces;
 mod polled;
 mod server;
 #[cfg(test)]

@@ -16,11 +16,10 @@ use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
 use crate::figures::{Count, ServerFigures, Timed};
-use crate::limits::{
-    BODY_BYTES_MAX, COLLECTED_BYTES_MAX, MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows,
-};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
+use crate::limits::{MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows};
 use crate::link::{Asker, Link};
+use crate::pieces::{Channel, Collected, Pieces, split, split_pieces};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
 use std::collections::VecDeque;
@@ -776,101 +775,4 @@ impl Serving {
 /// Whether an endpoint is for answers: nothing else is sent to by a server.
 fn is_answers(endpoint: &str) -> bool {
     endpoint.starts_with(ANSWERS_PREFIX)
-}
-
-/// Senders of messages: session, process, and import.
-type Channel = (u32, u32, u64);
-
-/// The calls whose pieces come, one for each sender, which sends them one after the other.
-#[derive(Default)]
-struct Collected {
-    calls: HashMap<Channel, (CallId, Vec<u8>)>,
-    /// Senders of whom there was more than there is room for, and the call.
-    refused: HashMap<Channel, CallId>,
-    bytes: usize,
-}
-
-/// What has come of a call before its last message.
-enum Pieces {
-    None,
-    All(Vec<u8>),
-    /// There was no room for them.
-    TooMany,
-}
-
-impl Collected {
-    fn add(&mut self, from: Channel, id: CallId, frame: &vmmc::Frame) {
-        if self.refused.get(&from) == Some(&id) {
-            return;
-        }
-        self.refused.remove(&from);
-        if self.calls.get(&from).is_some_and(|(of, _)| *of != id) {
-            // Its caller has given it up.
-            self.drop_of(from);
-        }
-        let own = self.calls.get(&from).map_or(0, |(_, bytes)| bytes.len());
-        let more = frame.len() as usize;
-        if own + more > COLLECTED_BYTES_MAX - self.bytes || (own + more) as u64 > BODY_BYTES_MAX {
-            self.drop_of(from);
-            self.refused.insert(from, id);
-            return;
-        }
-        self.bytes += more;
-        self.calls.entry(from).or_insert_with(|| (id, Vec::new())).1.extend(frame.to_vec());
-    }
-
-    fn drop_of(&mut self, from: Channel) -> Option<(CallId, Vec<u8>)> {
-        let (id, bytes) = self.calls.remove(&from)?;
-        self.bytes -= bytes.len();
-        Some((id, bytes))
-    }
-
-    fn take(&mut self, from: Channel, id: CallId) -> Pieces {
-        if self.refused.remove(&from) == Some(id) {
-            return Pieces::TooMany;
-        }
-        match self.drop_of(from) {
-            Some((of, bytes)) if of == id => Pieces::All(bytes),
-            _ => Pieces::None,
-        }
-    }
-
-    fn keep(&mut self, is_there: impl Fn(&Channel) -> bool) {
-        self.refused.retain(|from, _| is_there(from));
-        self.calls.retain(|from, _| is_there(from));
-        self.bytes = self.calls.values().map(|(_, bytes)| bytes.len()).sum();
-    }
-}
-
-/// Arguments and bulk of a call that came in pieces, from byte `at` on; the last one is in a frame.
-fn split_pieces(
-    arguments: u32,
-    mut bytes: Vec<u8>,
-    frame: Option<vmmc::Frame>,
-    at: usize,
-) -> Option<(Vec<u8>, BulkArgument)> {
-    bytes.extend(frame?.to_vec());
-    let bulk = bytes.split_off((at + arguments as usize).min(bytes.len()));
-    let arguments = (bytes.len() - at == arguments as usize).then(|| bytes.split_off(at))?;
-    Some((arguments, BulkArgument::Copied(bulk)))
-}
-
-/// Arguments and bulk of a call: in the control message, or in a frame from byte `at` on. None: the
-/// arguments are longer than what came.
-fn split(arguments: u32, body: &[u8], frame: Option<vmmc::Frame>, at: u64) -> Option<(Vec<u8>, BulkArgument)> {
-    let len = u64::from(arguments);
-    match frame {
-        None => {
-            let (arguments, bulk) = body.split_at_checked(arguments as usize)?;
-            Some((arguments.to_vec(), BulkArgument::Copied(bulk.to_vec())))
-        }
-        Some(frame) => {
-            if at + len > frame.len() {
-                return None;
-            }
-            let mut copy = vec![0; len as usize];
-            frame.read(at, &mut copy).ok()?;
-            Some((copy, BulkArgument::InFrame(frame, at + len)))
-        }
-    }
 }

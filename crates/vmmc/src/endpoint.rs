@@ -14,8 +14,10 @@
 //! Everything stands on exports, imports and sends, so the node takes no part within a machine.
 //! Source: [GMS §2] send ring, receive ring.
 
+mod channel;
 mod connection;
 mod frame;
+mod handler;
 mod layout;
 
 use crate::core::Core;
@@ -29,16 +31,17 @@ use crate::limits::{
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
-use crate::tokens::{ByToken, TokenBuffer, TokenPool, TokenRefused};
+use crate::tokens::{ByToken, TokenBuffer, TokenPool};
+use channel::Channel;
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 use frame::Frames;
-use layout::{Call, Head, Payload, QUIET, Shape, TAKEN, VERSION, WELCOME, Welcome, slot_end};
+pub use handler::MessageHandler;
+use layout::{Call, Shape, VERSION, WELCOME, Welcome};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
 use vmmc_nic::{Rights, Sender};
@@ -128,32 +131,6 @@ pub struct Message {
     payload: Option<Frame>,
     by_token: Option<ByToken>,
     from: Sender,
-}
-
-/// Runs a handler for the messages of an endpoint; made by [`Endpoint::on_message`]. Dropping it
-/// ends the handler, after the call it is in, and the endpoint.
-#[must_use = "dropping it ends the handler and the endpoint"]
-pub struct MessageHandler {
-    core: Arc<Core>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Endpoint>>,
-}
-
-/// What one sender writes to.
-struct Channel {
-    export: Export,
-    region: Region,
-    frames: Arc<Frames>,
-    from: Sender,
-    /// What its export's name ends in.
-    number: u64,
-    taken: u64,
-    /// Polls that found nothing since something was found.
-    empty: u32,
-    /// Its sender has no more to send.
-    leaving: bool,
-    /// Its sender has imported it.
-    imported: bool,
 }
 
 impl EndpointBuilder {
@@ -264,48 +241,6 @@ impl Message {
     /// Who sent it: the node vouches for session and process.
     pub fn from(&self) -> Sender {
         self.from
-    }
-}
-
-impl Channel {
-    /// Whether the next message is there.
-    #[inline]
-    fn has_message(&self) -> bool {
-        let number = self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel");
-        number.load(Ordering::Acquire) == self.taken + 1
-    }
-
-    /// Takes the next message, which is there. None: what is there is none.
-    #[inline]
-    fn take(&mut self, shape: Shape, tokens: Option<&TokenPool>) -> Option<Message> {
-        let end = slot_end(self.taken);
-        let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
-        let head = Head::decode(head, shape)?;
-        let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
-        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
-        let (mut payload, mut by_token) = (None, None);
-        match head.payload {
-            Payload::None => {}
-            Payload::Frame(index, bytes) => payload = Some(Frames::take(&self.frames, index, bytes)?),
-            Payload::ByToken(len) => {
-                let mut bytes = [0; 32];
-                self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");
-                let (token, tag) = Head::token_from(&bytes);
-                let len = tokens.map_or(Err(TokenRefused::Wrong), |pool| pool.came(token, tag, len));
-                by_token = Some(ByToken { token, len });
-            }
-        }
-        self.taken += 1;
-        self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
-        Some(Message { control, len: head.control, payload, by_token, from: self.from })
-    }
-
-    /// Whether its sender is to mark the board.
-    fn set_quiet(&self, quiet: bool) {
-        // The sender stores a message, then loads this word. Here the word is stored, then messages
-        // are loaded. So one of the two sees the other.
-        self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
     }
 }
 
@@ -497,48 +432,6 @@ impl Endpoint {
             std::hint::spin_loop();
             self.has_message()
         })
-    }
-
-    /// Runs a handler on a thread of its own for every message.
-    ///
-    /// ```
-    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
-    /// # let node = Embedded::start(NodeConfig::new("doc-on-message").key(KeySource::Plain))?;
-    /// # let session = vmmc::Session::over(node.attach()?)?;
-    /// let (said, heard) = std::sync::mpsc::channel();
-    /// let endpoint = session.endpoint("orders").create()?;
-    /// let say = move |message: vmmc::Message| said.send(message.control().to_vec()).unwrap();
-    /// let handler = endpoint.on_message(say)?;
-    /// session.connect("orders").open()?.send(b"two, please", b"")?;
-    /// assert_eq!(heard.recv()?, b"two, please");
-    /// let endpoint = handler.stop().expect("the handler did not panic");
-    /// assert_eq!(endpoint.counts().messages, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`WaitError::System`] when no thread can be had, [`WaitError::Forked`].
-    pub fn on_message(
-        mut self,
-        mut handler: impl FnMut(Message) + Send + 'static,
-    ) -> Result<MessageHandler, WaitError> {
-        let core = self.core().clone();
-        if core.is_forked() {
-            return Err(WaitError::Forked { parent: core.pid });
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let run = move || {
-            let stopped = || stopped.load(Ordering::Acquire);
-            while let Ok(Some(at)) = self.wait_unless(Deadline(Nanos::MAX), stopped) {
-                self.take(at).into_iter().for_each(&mut handler);
-            }
-            self
-        };
-        let thread = std::thread::Builder::new().name("vmmc-messages".into()).spawn(run);
-        let thread = thread
-            .map_err(|e| WaitError::System { what: "thread for a message handler".into(), why: e.to_string() })?;
-        Ok(MessageHandler { core, stop, thread: Some(thread) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -821,42 +714,6 @@ fn channel_name(endpoint: &str, number: u64) -> String {
 /// One process may have several connections.
 fn is_same_process(one: &Sender, other: &Sender) -> bool {
     (one.session, one.process) == (other.session, other.process)
-}
-
-impl MessageHandler {
-    /// Ends the handler, after the call it is in, and gives the endpoint back. `None`: the handler
-    /// has panicked, or this process was forked since.
-    pub fn stop(mut self) -> Option<Endpoint> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Option<Endpoint> {
-        let thread = self.thread.take()?;
-        if self.core.is_forked() {
-            // The thread exists in the parent only; there is nothing to wait for.
-            std::mem::forget(thread);
-            return None;
-        }
-        self.stop.store(true, Ordering::Release);
-        self.core.kick();
-        if thread.thread().id() == std::thread::current().id() {
-            return None;
-        }
-        // A handler that panicked has said so on stderr already.
-        thread.join().ok()
-    }
-}
-
-impl Drop for MessageHandler {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl std::fmt::Debug for MessageHandler {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MessageHandler").finish_non_exhaustive()
-    }
 }
 
 impl std::fmt::Debug for Endpoint {

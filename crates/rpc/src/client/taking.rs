@@ -1,0 +1,457 @@
+//! What threads of a client do for each other: messages go out, answers come in, continuations run.
+//!
+//! Invariant: of those that wait, one takes answers; whoever takes one tells those whose it is with
+//! no lock held. Source: [GMS §3].
+
+use super::{Answer, Begun, Continued, Inner, Known, Outcome, Sink, Then, Waits};
+use crate::client::Bulk;
+use crate::error::RpcError;
+use crate::limits::{
+    BACKGROUND_LOOK_EVERY, BODY_BYTES_MAX, CALLS_MAX, LIVENESS_EVERY, MESSAGES_PER_LOOK, NOT_NOW_PAUSE,
+};
+use crate::pieces::Rest;
+use crate::wire::{self, CallId, Message, Origin, Status};
+use std::collections::VecDeque;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Duration;
+use vmmc::{ByToken, Connection, Endpoint, Frame, Gather, MessageError, TokenBuffer, WaitError};
+use vmmc_host::{Deadline, Nanos};
+
+impl Inner {
+    /// Not in the child of a fork: another thread may have held any of the locks.
+    pub(crate) fn must_be_here(&self) -> Result<(), RpcError> {
+        let access = |error| RpcError::Access { service: self.service.clone(), error };
+        self.clock.must_be_here().map_err(access)
+    }
+
+    pub(super) fn arm(&self) -> Result<TokenBuffer, RpcError> {
+        self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error: Box::new(error) })
+    }
+
+    pub(crate) fn send_request(
+        &self,
+        head: wire::Request,
+        arguments: &[u8],
+        bulk: &[u8],
+        timeout: Duration,
+    ) -> Result<(), RpcError> {
+        if arguments.len() + bulk.len() <= head.inline_bytes_max() {
+            let control = Message::Request { head, body: arguments }.encode_with(bulk);
+            let sent = self.to().send_within(control.bytes(), b"", timeout);
+            return sent.map_err(|error| self.not_sent(error, timeout));
+        }
+        self.send_body(head.id, &Message::Request { head, body: b"" }, &[arguments, bulk], timeout)
+    }
+
+    /// Sends a message with a body as its payload, in pieces if that is too long for one.
+    fn send_body(&self, id: CallId, message: &Message<'_>, body: &[&[u8]], timeout: Duration) -> Result<(), RpcError> {
+        let len = body.iter().map(|part| part.len() as u64).sum();
+        if len > BODY_BYTES_MAX {
+            let service = self.service.clone();
+            return Err(RpcError::ArgumentsTooLong { service, len, max: BODY_BYTES_MAX });
+        }
+        let deadline = self.clock.deadline(timeout);
+        // Until all is sent nobody else sends here, so that pieces follow each other.
+        let mut to = self.to();
+        let most = to.payload_bytes_max() as usize;
+        let mut rest = Rest(body.to_vec());
+        let mut send = |control: &[u8], pieces: &[&[u8]]| {
+            let left = deadline.left(self.now()).unwrap_or_default();
+            to.send_within(control, Gather(pieces), left).map_err(|error| self.not_sent(error, timeout))
+        };
+        let part = Message::Part { id }.encode();
+        while most > 0 && rest.len() > most {
+            send(part.bytes(), &rest.take(most))?;
+        }
+        send(message.encode().bytes(), &rest.0)
+    }
+
+    /// Passes a call on to the server.
+    pub(crate) fn send_forward(
+        &self,
+        head: wire::Request,
+        origin: &Origin,
+        arguments: &[u8],
+        bulk: &[u8],
+    ) -> Result<(), RpcError> {
+        let origin = origin.encode();
+        self.send_body(head.id, &Message::Forward { head }, &[&origin[..], arguments, bulk], head.left)
+    }
+
+    fn not_sent(&self, error: MessageError, timeout: Duration) -> RpcError {
+        let service = self.service.clone();
+        match error {
+            MessageError::PayloadTooLong { len, max, .. } => RpcError::ArgumentsTooLong { service, len, max },
+            MessageError::Full { .. } => {
+                RpcError::TimedOut { service, after_ms: timeout.as_millis() as u64, may_have_happened: false }
+            }
+            error => RpcError::Message { service, error: Box::new(error) },
+        }
+    }
+
+    /// Tells the server that nobody wants the answer any more, if there is room for that.
+    pub(super) fn withdraw(&self, id: CallId) {
+        let _ = self.to().send_within(Message::Cancel { id }.encode().bytes(), b"", Duration::ZERO);
+    }
+
+    /// The same of a call that was passed on.
+    pub(crate) fn withdraw_for(&self, origin: &Origin, id: CallId) {
+        let control = Message::Cancel { id }.encode();
+        let _ = self.to().send_within(control.bytes(), &origin.encode(), Duration::ZERO);
+    }
+
+    /// Calls that were passed on to the server, which cannot reach their callers, and why.
+    pub(crate) fn undelivered(&self) -> Vec<(CallId, Vec<u8>)> {
+        self.poll();
+        std::mem::take(&mut self.undelivered.lock().expect("no panic while the lock is held"))
+    }
+
+    pub(super) fn poll(&self) {
+        if let Ok(mut answers) = self.answers.try_lock() {
+            while let Ok(Some(message)) = answers.poll() {
+                self.take(message);
+            }
+            drop(answers);
+            self.pass_turn();
+        }
+        self.tend();
+        self.run_ready();
+    }
+
+    /// Takes the outcome of a call, if it is there.
+    pub(super) fn collect(&self, id: CallId) -> Option<Outcome> {
+        self.known().calls.collect(id)
+    }
+
+    /// Waits until a call has its outcome: takes answers, or lets another thread.
+    pub(super) fn wait(&self, Begun { id, at, deadline }: Begun) -> Outcome {
+        let mut until = Deadline(at + LIVENESS_EVERY).min(deadline);
+        loop {
+            match self.answers.try_lock() {
+                Ok(mut answers) => {
+                    let failed = self.receive(&mut answers, id, until);
+                    drop(answers);
+                    self.pass_turn();
+                    if let Some(error) = failed {
+                        self.lose(|service| RpcError::Wait { service, error: error.clone() });
+                    }
+                }
+                Err(_) => self.follow(id, until),
+            }
+            let outcome = self.collect(id);
+            // While answers come, the clock is looked at now and then.
+            if outcome.is_none() || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
+                self.unlooked.store(0, Ordering::Relaxed);
+                self.tend();
+            }
+            self.run_ready();
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+            until = self.clock.deadline(LIVENESS_EVERY).min(deadline);
+        }
+    }
+
+    /// Whether no call is under way and no continuation is to run.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.known().calls.len() == 0 && self.ready().is_empty()
+    }
+
+    /// Takes answers for a while, for whoever waits; not beyond this time.
+    pub(crate) fn drive(&self, until: Deadline) {
+        // A continuation that said "not now" is to run again soon.
+        let soon = !self.ready().is_empty();
+        let until = self.clock.deadline(if soon { NOT_NOW_PAUSE } else { BACKGROUND_LOOK_EVERY }).min(until);
+        match self.answers.try_lock() {
+            Ok(mut answers) => {
+                // Until there is an answer, or something to run: others may wait for their turn.
+                let failed = match answers.wait_by(until) {
+                    Ok(message) => {
+                        self.take(message);
+                        None
+                    }
+                    Err(WaitError::TimedOut { .. }) => None,
+                    Err(error) => Some(error),
+                };
+                drop(answers);
+                self.pass_turn();
+                if let Some(error) = failed {
+                    self.lose(|service| RpcError::Wait { service, error: error.clone() });
+                }
+            }
+            // Another thread takes them.
+            Err(_) => self.follow(NO_CALL, until),
+        }
+        self.tend();
+        self.run_ready();
+    }
+
+    /// Takes answers until a call has its outcome, or a continuation is to run, or this time.
+    fn receive(&self, answers: &mut Endpoint, id: CallId, until: Deadline) -> Option<WaitError> {
+        // Another thread may have taken it just before it passed the turn.
+        if self.known().calls.is_done(id) {
+            return None;
+        }
+        loop {
+            let taken = match answers.wait_by(until) {
+                Ok(message) => self.take(message),
+                Err(WaitError::TimedOut { .. }) => return None,
+                Err(error) => return Some(error),
+            };
+            match taken {
+                Taken::Outcome(of) if of != id => {}
+                Taken::Nothing => {}
+                Taken::Outcome(_) | Taken::Continuation => return None,
+            }
+        }
+    }
+
+    /// Waits while another thread takes answers.
+    fn follow(&self, id: CallId, until: Deadline) {
+        self.followers.fetch_add(1, Ordering::SeqCst);
+        let turn = self.turn.lock().expect("no panic while the lock is held");
+        if !self.known().calls.is_done(id) && self.answers.try_lock().is_err() {
+            let left = until.left(self.now()).unwrap_or_default();
+            let _ = self.turned.wait_timeout(turn, left);
+        }
+        self.followers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes those that wait for an outcome, or for their turn to take answers.
+    fn pass_turn(&self) {
+        if self.followers.load(Ordering::SeqCst) > 0 {
+            drop(self.turn.lock().expect("no panic while the lock is held"));
+            self.turned.notify_all();
+        }
+    }
+
+    /// An answer, or something that is none.
+    fn take(&self, mut message: vmmc::Message) -> Taken {
+        let frame = message.take_payload();
+        let (id, status, body) = match Message::decode(message.control()) {
+            Some(Message::Answer { id, status, body }) => (id, status, body),
+            Some(Message::Part { id }) => {
+                self.take_part(id, frame);
+                return Taken::Nothing;
+            }
+            _ => return Taken::Nothing,
+        };
+        let mut settled = Settled::default();
+        let by_token = message.by_token();
+        let mut said = Said { begun: Vec::new(), body, frame };
+        let found = self.known().calls.settle(id, |waits| {
+            let Waits { method, buffer, in_frame, begun, sink, .. } = waits;
+            said.begun = begun;
+            settled.sort(sink, self.outcome((status, by_token), &mut said, method, buffer, in_frame))
+        });
+        if found {
+            let continued = !settled.continued.is_empty();
+            self.tell(settled);
+            return if continued { Taken::Continuation } else { Taken::Outcome(id) };
+        }
+        if status == Status::DelegateLost {
+            let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
+            if undelivered.len() < CALLS_MAX {
+                undelivered.push((id, said.take()));
+            }
+        }
+        Taken::Nothing
+    }
+
+    /// A piece of a result. One of a server that sends more than can be is dropped, as is what
+    /// follows it: the result makes no sense then.
+    fn take_part(&self, id: CallId, frame: Option<Frame>) {
+        let Some(frame) = frame else { return };
+        let mut known = self.known();
+        if let Some(waits) = known.calls.get_mut(id) {
+            if waits.begun.len() as u64 + frame.len() <= BODY_BYTES_MAX {
+                waits.begun.extend(frame.to_vec());
+            }
+        }
+    }
+
+    /// What an answer says of a call that waits for it.
+    fn outcome(
+        &self,
+        (status, by_token): (Status, Option<ByToken>),
+        said: &mut Said<'_>,
+        method: u16,
+        buffer: Option<TokenBuffer>,
+        in_frame: bool,
+    ) -> Outcome {
+        if status != Status::Done {
+            return Err(self.error_of(status, method, &said.take()));
+        }
+        let service = || self.service.clone();
+        let bulk = match (by_token, buffer) {
+            (None, _) => None,
+            (Some(by_token), Some(buffer)) if by_token.token == buffer.token() => {
+                let len = by_token.len.map_err(|why| RpcError::BulkDropped { service: service(), why })?;
+                Some(Bulk { buffer, len })
+            }
+            (Some(_), _) => return Err(RpcError::BadResult { service: service(), method }),
+        };
+        let frame = said.frame.take_if(|_| in_frame && said.begun.is_empty());
+        let result = if frame.is_some() { Vec::new() } else { said.take() };
+        Ok(Answer { result, frame, bulk })
+    }
+
+    fn error_of(&self, status: Status, method: u16, said: &[u8]) -> RpcError {
+        let service = self.service.clone();
+        let message = || String::from_utf8_lossy(said).into_owned();
+        match status {
+            Status::Done => unreachable!("that is no error"),
+            Status::Failed => RpcError::Failed { service, message: message() },
+            Status::NoMethod => RpcError::NoMethod { service, method },
+            Status::Busy => RpcError::Busy { service },
+            Status::Late => RpcError::TimedOut { service, after_ms: 0, may_have_happened: false },
+            Status::Cancelled => RpcError::Cancelled { service },
+            Status::BadArguments => RpcError::BadArguments { service, method },
+            Status::Panicked => RpcError::Panicked { service, method },
+            Status::DelegateLost => RpcError::Lost { service, why: message() },
+            Status::Unanswered => RpcError::NoAnswer { service, method },
+            Status::ResultTooLong => RpcError::ResultTooLong { service, method },
+        }
+    }
+
+    /// Tells those who wait, with no lock held.
+    fn tell(&self, settled: Settled) {
+        let Settled { continued, woken, fetched } = settled;
+        if !continued.is_empty() {
+            self.ready().extend(continued);
+        }
+        woken.into_iter().for_each(Waker::wake);
+        if fetched {
+            self.pass_turn();
+        }
+    }
+
+    /// Ends calls whose time is over, and all if the server is lost.
+    fn tend(&self) {
+        let now = self.now();
+        let (mut over, mut settled) = (Vec::new(), Settled::default());
+        let look = {
+            let mut known = self.known();
+            let look = now.since(known.looked_at) >= LIVENESS_EVERY;
+            if look {
+                known.looked_at = now;
+            }
+            known.calls.expire(now, |id, waits| {
+                over.push(id);
+                let after_ms = waits.timeout.as_millis() as u64;
+                let service = self.service.clone();
+                settled.sort(waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }))
+            });
+            look
+        };
+        self.tell(settled);
+        over.into_iter().for_each(|id| self.withdraw(id));
+        if look {
+            if let Some(error) = self.broken() {
+                self.lose(|service| RpcError::Lost { service, why: error.clone() });
+            }
+        }
+    }
+
+    /// Why the server cannot be reached any more, if so.
+    pub(crate) fn broken(&self) -> Option<String> {
+        // Who sends now learns it by itself.
+        self.to.try_lock().ok()?.broken().map(|error| error.to_string())
+    }
+
+    /// Ends all calls: nobody will answer them.
+    fn lose(&self, error: impl Fn(String) -> RpcError) {
+        let mut settled = Settled::default();
+        self.known().calls.lose(|_, waits| settled.sort(waits.sink, Err(error(self.service.clone()))));
+        self.tell(settled);
+    }
+
+    /// Runs continuations, each once.
+    fn run_ready(&self) {
+        let count = self.ready().len();
+        for _ in 0..count {
+            let Some((mut continuation, mut outcome)) = self.ready().pop_front() else { return };
+            if continuation(&mut outcome) == Then::NotNow {
+                self.ready().push_back((continuation, outcome));
+            }
+        }
+    }
+
+    /// As the session counts time.
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.deadline(Duration::ZERO).0
+    }
+
+    fn to(&self) -> MutexGuard<'_, Connection> {
+        self.to.lock().expect("no panic while the lock is held")
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.calls.lock().expect("no panic while the lock is held")
+    }
+
+    pub(super) fn ready(&self) -> MutexGuard<'_, VecDeque<Continued>> {
+        self.ready.lock().expect("no panic while the lock is held")
+    }
+}
+
+/// Those who are to be told of outcomes.
+#[derive(Default)]
+struct Settled {
+    continued: Vec<Continued>,
+    woken: Vec<Waker>,
+    /// Whether there are outcomes to be fetched.
+    fetched: bool,
+}
+
+impl Settled {
+    /// Sorts an outcome by who gets it: gives it back if it is to be fetched.
+    fn sort(&mut self, sink: Sink, outcome: Outcome) -> Option<Outcome> {
+        match sink {
+            Sink::Fetched(waker) => {
+                self.woken.extend(waker);
+                self.fetched = true;
+                Some(outcome)
+            }
+            Sink::Then(continuation) => {
+                self.continued.push((continuation, outcome));
+                None
+            }
+        }
+    }
+}
+
+/// What a message was.
+enum Taken {
+    /// The outcome of this call.
+    Outcome(CallId),
+    /// That of one with a continuation.
+    Continuation,
+    /// No answer to a call.
+    Nothing,
+}
+
+/// No call has it.
+const NO_CALL: CallId = CallId { index: u32::MAX, key: 0 };
+
+/// The result, or the message, of an answer: in a frame if there is one.
+struct Said<'a> {
+    /// What has come in pieces.
+    begun: Vec<u8>,
+    body: &'a [u8],
+    frame: Option<Frame>,
+}
+
+impl Said<'_> {
+    fn take(&mut self) -> Vec<u8> {
+        let last = self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec);
+        if self.begun.is_empty() {
+            return last;
+        }
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend(last);
+        all
+    }
+}

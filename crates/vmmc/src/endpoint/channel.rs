@@ -1,0 +1,74 @@
+//! What one sender writes to: its slots, its frames, and whether it is to mark the board.
+//!
+//! Invariant: a message is taken once, when its number is there; what stands in a slot is a claim.
+//! Source: [GMS §2] receive ring.
+
+use super::Message;
+use super::frame::Frames;
+use super::layout::{Head, Payload, QUIET, Shape, TAKEN, slot_end};
+use crate::export::Export;
+use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::tokens::{ByToken, TokenPool, TokenRefused};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use vmmc_host::Region;
+use vmmc_nic::Sender;
+
+/// What one sender writes to.
+pub(super) struct Channel {
+    pub(super) export: Export,
+    pub(super) region: Region,
+    pub(super) frames: Arc<Frames>,
+    pub(super) from: Sender,
+    /// What its export's name ends in.
+    pub(super) number: u64,
+    pub(super) taken: u64,
+    /// Polls that found nothing since something was found.
+    pub(super) empty: u32,
+    /// Its sender has no more to send.
+    pub(super) leaving: bool,
+    /// Its sender has imported it.
+    pub(super) imported: bool,
+}
+
+impl Channel {
+    /// Whether the next message is there.
+    #[inline]
+    pub(super) fn has_message(&self) -> bool {
+        let number = self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel");
+        number.load(Ordering::Acquire) == self.taken + 1
+    }
+
+    /// Takes the next message, which is there. None: what is there is none.
+    #[inline]
+    pub(super) fn take(&mut self, shape: Shape, tokens: Option<&TokenPool>) -> Option<Message> {
+        let end = slot_end(self.taken);
+        let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
+        let head = Head::decode(head, shape)?;
+        let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
+        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
+        let (mut payload, mut by_token) = (None, None);
+        match head.payload {
+            Payload::None => {}
+            Payload::Frame(index, bytes) => payload = Some(Frames::take(&self.frames, index, bytes)?),
+            Payload::ByToken(len) => {
+                let mut bytes = [0; 32];
+                self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");
+                let (token, tag) = Head::token_from(&bytes);
+                let len = tokens.map_or(Err(TokenRefused::Wrong), |pool| pool.came(token, tag, len));
+                by_token = Some(ByToken { token, len });
+            }
+        }
+        self.taken += 1;
+        self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
+        Some(Message { control, len: head.control, payload, by_token, from: self.from })
+    }
+
+    /// Whether its sender is to mark the board.
+    pub(super) fn set_quiet(&self, quiet: bool) {
+        // The sender stores a message, then loads this word. Here the word is stored, then messages
+        // are loaded. So one of the two sees the other.
+        self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
