@@ -6,10 +6,9 @@
 
 mod common;
 
-use common::{TestNode, settings};
-use std::io::{BufRead, BufReader, Read, Write};
+use common::{Role, TestNode, settings};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc_sockets::{Context, Medium, Stream};
@@ -19,50 +18,15 @@ const TOLD: Duration = Duration::from_secs(20);
 /// A death that is noticed within a second, as docs/sockets.md says, and what a busy machine takes.
 const WITHIN_A_SECOND: Duration = Duration::from_secs(3);
 
-/// A child process in some role, and its listener's address.
-struct Role {
-    child: Child,
-    address: String,
-}
-
-impl Role {
-    fn start(role: &str, node: &str) -> Role {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("VMMC_TEST_ROLE", role)
-            .env("VMMC_TEST_NODE", node)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = lines
-            .find_map(|line| line.unwrap().split_once("listens on ").map(|(_, a)| a.to_string()))
-            .expect("the child says where it listens");
-        Role { child, address }
+fn connect(role: &Role, context: &Arc<Context>) -> Stream {
+    let stream = Stream::new(context, TcpStream::connect(&role.address).unwrap());
+    let start = Instant::now();
+    while stream.describe().tx != Medium::Ring || stream.describe().rx != Medium::Ring {
+        assert!(start.elapsed() < TOLD, "not upgraded: {:?}", stream.describe());
+        (&stream).write_all(b"p").unwrap();
+        (&stream).read_exact(&mut [0]).unwrap();
     }
-
-    fn connect(&self, context: &Arc<Context>) -> Stream {
-        let stream = Stream::new(context, TcpStream::connect(&self.address).unwrap());
-        let start = Instant::now();
-        while stream.describe().tx != Medium::Ring || stream.describe().rx != Medium::Ring {
-            assert!(start.elapsed() < TOLD, "not upgraded: {:?}", stream.describe());
-            (&stream).write_all(b"p").unwrap();
-            (&stream).read_exact(&mut [0]).unwrap();
-        }
-        stream
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    stream
 }
 
 #[test]
@@ -114,7 +78,7 @@ fn a_reader_asleep_is_told_when_its_peer_is_killed() {
     for _ in 0..3 {
         let context = node.context();
         let mut peer = Role::start("silent", &node.name);
-        let stream = peer.connect(&context);
+        let stream = connect(&peer, &context);
         (&stream).write_all(b"x").unwrap();
         let reader = std::thread::spawn(move || in_time("the read", move || (&stream).read(&mut [0; 10])));
         peer.kill();
@@ -128,7 +92,7 @@ fn a_writer_asleep_on_a_full_ring_is_told_when_its_peer_is_killed() {
     let node = TestNode::start();
     let context = node.context();
     let mut peer = Role::start("silent", &node.name);
-    let stream = peer.connect(&context);
+    let stream = connect(&peer, &context);
     let writer = std::thread::spawn(move || {
         in_time("the write", move || {
             loop {
@@ -151,7 +115,7 @@ fn what_a_killed_peer_had_sent_is_whole_as_far_as_it_goes() {
     for _ in 0..3 {
         let context = node.context();
         let mut peer = Role::start("writer", &node.name);
-        let stream = peer.connect(&context);
+        let stream = connect(&peer, &context);
         (&stream).write_all(b"x").unwrap();
         let mut some = vec![0; 1 << 20];
         (&stream).read_exact(&mut some).unwrap();
@@ -171,7 +135,7 @@ fn a_peer_that_exits_without_a_close_ends_the_stream() {
     let node = TestNode::start();
     let context = node.context();
     let peer = Role::start("leaver", &node.name);
-    let stream = peer.connect(&context);
+    let stream = connect(&peer, &context);
     (&stream).write_all(b"x").unwrap();
     let got = in_time("the read", move || (&stream).read(&mut [0; 10]));
     assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
@@ -183,7 +147,7 @@ fn a_reader_asleep_is_told_when_its_peer_and_the_node_are_killed_at_once() {
     let mut node = Role::start("node", &name);
     let context = Arc::new(Context::new(settings(&name)));
     let mut peer = Role::start("silent", &name);
-    let stream = peer.connect(&context);
+    let stream = connect(&peer, &context);
     (&stream).write_all(b"x").unwrap();
     let reader = std::thread::spawn(move || in_time("the read", move || (&stream).read(&mut [0; 10])));
     // Long enough to be asleep for good; nothing depends on it.
@@ -227,7 +191,7 @@ fn whoever_sleeps_is_told_of_a_death_in_time_whatever_state_the_node_is_in() {
         let (mut node, name) = node_of_its_own(&format!("told{what:?}{asleep_ms}"));
         let context = Arc::new(Context::new(settings(&name)));
         let (mut for_reader, mut for_writer) = (Role::start("silent", &name), Role::start("silent", &name));
-        let (reads, writes) = (for_reader.connect(&context), for_writer.connect(&context));
+        let (reads, writes) = (connect(&for_reader, &context), connect(&for_writer, &context));
         [&reads, &writes].iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
         let (done, wait) = std::sync::mpsc::channel();
         let ended = done.clone();

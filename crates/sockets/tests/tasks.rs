@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{TestNode, run_node, settings};
+use common::{Role, TestNode, run_node, settings};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::future::Future;
-use std::io::{BufRead, BufReader, ErrorKind, IoSlice, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -430,46 +430,13 @@ fn whatever_tasks_do_each_byte_arrives_once_and_in_order() {
     assert!(given.is_some() || by_ring > sent / 8 && by_ring < sent, "{by_ring} of {sent} bytes went by rings");
 }
 
-/// A child process in some role, and where it listens.
-struct Role {
-    child: Child,
-    address: String,
-}
-
-impl Role {
-    fn start(role: &str, node: &str) -> Role {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("VMMC_TEST_ROLE", role)
-            .env("VMMC_TEST_NODE", node)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = lines.find_map(|line| line.unwrap().split_once("listens on ").map(|(_, a)| a.to_string()));
-        Role { child, address: address.expect("the child says where it listens") }
+async fn connect(role: &Role, context: &Arc<Context>) -> AsyncStream {
+    let mut stream = AsyncStream::connect(context, &role.address).await.unwrap();
+    while !is_in_ring(&stream) {
+        stream.write_all(b"p").await.unwrap();
+        stream.read_exact(&mut [0]).await.unwrap();
     }
-
-    async fn connect(&self, context: &Arc<Context>) -> AsyncStream {
-        let mut stream = AsyncStream::connect(context, &self.address).await.unwrap();
-        while !is_in_ring(&stream) {
-            stream.write_all(b"p").await.unwrap();
-            stream.read_exact(&mut [0]).await.unwrap();
-        }
-        stream
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    stream
 }
 
 #[test]
@@ -507,7 +474,7 @@ fn tasks_that_wait_are_told_of_the_death_of_their_peer_also_without_a_node() {
         let context = Arc::new(Context::new(settings(&name)));
         for dead_node in [false, true] {
             let mut peer = Role::start("silent", &name);
-            let (mut reads, mut writes) = (peer.connect(&context).await, peer.connect(&context).await);
+            let (mut reads, mut writes) = (connect(&peer, &context).await, connect(&peer, &context).await);
             reads.write_all(b"x").await.unwrap();
             writes.write_all(b"x").await.unwrap();
             let reader = tokio::spawn(async move { reads.read(&mut [0]).await });

@@ -4,8 +4,9 @@
 
 #![allow(dead_code)]
 
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -105,4 +106,38 @@ pub(crate) fn upgrade(a: &Arc<Context>, b: &Arc<Context>, (one, two): (TcpStream
         (&one).read_exact(&mut byte).unwrap();
     }
     (one, two)
+}
+
+/// A child process in some role, and its listener's address: the test program starts itself.
+pub(crate) struct Role {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+}
+
+impl Role {
+    /// Runs the ignored test `child_process` of this program, which says where it "listens on".
+    pub(crate) fn start(role: &str, node: &str) -> Role {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("VMMC_TEST_ROLE", role)
+            .env("VMMC_TEST_NODE", node)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.find_map(|line| line.unwrap().split_once("listens on ").map(|(_, a)| a.to_string()));
+        Role { child, address: address.expect("the child says where it listens") }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
