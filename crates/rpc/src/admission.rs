@@ -4,10 +4,13 @@
 //! Pure: time is an argument, and messages go out elsewhere. A call comes in by `admit`, its
 //! handler begins by `begin`, and it leaves by `finish` or `pass_on`.
 //!
+//! Nobody tells a server that a call it has passed on was answered. It learns so when the caller
+//! uses the record again, when the time is over, or when the caller goes.
+//!
 //! Invariants: of a call a handler begins once at most, and not after its time, nor after it was
 //! withdrawn; a call leaves once. Source: [GMS §3] delegated calls.
 
-use crate::limits::FORWARDS_MAX;
+use crate::limits::{PASSED_MAX, share_allows};
 use crate::wire::CallId;
 use foldhash::{HashMap, HashMapExt};
 use std::collections::hash_map::Entry;
@@ -21,18 +24,28 @@ pub(crate) type Name<C> = (C, CallId);
 pub(crate) struct Admission<C, D> {
     queue_max: usize,
     waiting: usize,
-    forwards: usize,
-    calls: HashMap<Name<C>, (Nanos, Stage<D>)>,
+    /// Those that are here.
+    calls: HashMap<Name<C>, (Nanos, Stage)>,
+    /// Those that were passed on, by caller and place of its record.
+    passed: HashMap<(C, u32), Passed<D>>,
+    /// How many of these each caller has.
+    passed_of: HashMap<C, usize>,
+}
+
+/// A call that was passed on.
+struct Passed<D> {
+    key: u64,
+    deadline: Nanos,
+    to: D,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage<D> {
+enum Stage {
     Waiting,
     /// It was withdrawn while it waited.
     Withdrawn,
     /// Whether it was withdrawn since.
     Running(bool),
-    Forwarded(D),
 }
 
 /// What becomes of a call that comes.
@@ -68,7 +81,7 @@ pub(crate) enum Withdrawal<D> {
 
 impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
     pub(crate) fn new(queue_max: usize) -> Self {
-        Admission { queue_max, waiting: 0, forwards: 0, calls: HashMap::new() }
+        Admission { queue_max, waiting: 0, calls: HashMap::new(), passed: HashMap::new(), passed_of: HashMap::new() }
     }
 
     /// Calls that wait for a handler.
@@ -77,8 +90,14 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         self.waiting
     }
 
-    /// Whether there is no call that is not answered.
+    /// Whether there is no call that is not answered, as far as is known.
+    #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.passed.is_empty()
+    }
+
+    /// Whether no call is here, for a handler or with one.
+    pub(crate) fn has_none_here(&self) -> bool {
         self.calls.is_empty()
     }
 
@@ -106,18 +125,15 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         })
     }
 
-    fn place(&mut self, call: Name<C>, deadline: Nanos, stage: Stage<D>) -> Admitted {
+    fn place(&mut self, call: Name<C>, deadline: Nanos, stage: Stage) -> Admitted {
         let waits = stage == Stage::Waiting;
         let full = waits && self.waiting >= self.queue_max;
+        // It may have been passed on, and come back for another handler here. If another one of the
+        // same record was, its caller has ended that.
+        if !full && !self.passed.is_empty() {
+            self.forget(&call.0, call.1.index);
+        }
         match self.calls.entry(call) {
-            // It comes back from the server that it was passed on to, for another handler here.
-            Entry::Occupied(mut place) if matches!(place.get().1, Stage::Forwarded(_)) && !full => {
-                place.insert((deadline, stage));
-                self.forwards -= 1;
-                self.waiting += usize::from(waits);
-                Admitted::Waits
-            }
-            Entry::Occupied(place) if matches!(place.get().1, Stage::Forwarded(_)) => Admitted::Busy,
             Entry::Occupied(_) => Admitted::Again,
             Entry::Vacant(_) if full => Admitted::Busy,
             Entry::Vacant(place) => {
@@ -128,6 +144,17 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         }
     }
 
+    /// Forgets a call that was passed on.
+    fn forget(&mut self, caller: &C, index: u32) -> Option<Passed<D>> {
+        let passed = self.passed.remove(&(caller.clone(), index))?;
+        let of = self.passed_of.get_mut(caller).expect("it has had one");
+        *of -= 1;
+        if *of == 0 {
+            self.passed_of.remove(caller);
+        }
+        Some(passed)
+    }
+
     /// It is the turn of a call that was admitted. Unless its handler begins, it has left.
     pub(crate) fn begin(&mut self, call: &Name<C>, now: Nanos) -> Turn {
         let (deadline, stage) = self.calls.get_mut(call).expect("what waits was admitted");
@@ -135,7 +162,7 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
             Stage::Waiting if *deadline <= now => Turn::Late,
             Stage::Waiting => Turn::Begins,
             Stage::Withdrawn => Turn::Withdrawn,
-            Stage::Running(_) | Stage::Forwarded(_) => unreachable!("a call has one turn"),
+            Stage::Running(_) => unreachable!("a call has one turn"),
         };
         self.waiting -= 1;
         match turn {
@@ -156,77 +183,79 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         assert!(matches!(left, Some((_, Stage::Running(_)))), "a call that runs is answered once");
     }
 
-    /// Its handler passes it on. False: too many were; it runs on.
+    /// Its handler passes it on. False: too many of its caller's were; it runs on.
     pub(crate) fn pass_on(&mut self, call: &Name<C>, to: D) -> bool {
-        if self.forwards >= FORWARDS_MAX {
+        let (caller, CallId { index, key }) = call;
+        let own = self.passed_of.get(caller).copied().unwrap_or(0);
+        let known = self.passed.get(&(caller.clone(), *index));
+        if known.is_none() && !share_allows(own, self.passed.len(), PASSED_MAX) {
             return false;
         }
-        let (_, stage) = self.calls.get_mut(call).expect("a call that runs is there");
-        *stage = Stage::Forwarded(to);
-        self.forwards += 1;
+        let (deadline, stage) = self.calls.remove(call).expect("a call that runs is there");
+        assert!(matches!(stage, Stage::Running(_)), "a call that runs is passed on");
+        // Of one record two can come, over other servers, in whatever order: one of them is over.
+        if known.is_none_or(|known| known.deadline <= deadline) {
+            let new = self.passed.insert((caller.clone(), *index), Passed { key: *key, deadline, to }).is_none();
+            *self.passed_of.entry(caller.clone()).or_default() += usize::from(new);
+        }
         true
     }
 
     /// It could not be passed on after all: it runs on.
     pub(crate) fn take_back(&mut self, call: &Name<C>) {
-        if let Some((_, stage @ Stage::Forwarded(_))) = self.calls.get_mut(call) {
-            *stage = Stage::Running(false);
-            self.forwards -= 1;
+        if self.is_passed(call).is_some() {
+            let deadline = self.forget(&call.0, call.1.index).map_or(Nanos::MAX, |passed| passed.deadline);
+            self.calls.insert(call.clone(), (deadline, Stage::Running(false)));
         }
+    }
+
+    /// The server that a call was passed on to.
+    fn is_passed(&self, (caller, id): &Name<C>) -> Option<D> {
+        self.passed.get(&(caller.clone(), id.index)).filter(|passed| passed.key == id.key).map(|passed| passed.to)
     }
 
     /// The caller does not want the answer any more.
     pub(crate) fn withdraw(&mut self, call: &Name<C>) -> Withdrawal<D> {
-        let Some((_, stage)) = self.calls.get_mut(call) else { return Withdrawal::Noted };
-        match stage {
-            Stage::Waiting => *stage = Stage::Withdrawn,
-            Stage::Withdrawn => {}
-            Stage::Running(withdrawn) => *withdrawn = true,
-            Stage::Forwarded(to) => return Withdrawal::Passed(*to),
+        match self.calls.get_mut(call) {
+            Some((_, stage @ Stage::Waiting)) => *stage = Stage::Withdrawn,
+            Some((_, Stage::Running(withdrawn))) => *withdrawn = true,
+            Some((_, Stage::Withdrawn)) => {}
+            None => return self.is_passed(call).map_or(Withdrawal::Noted, Withdrawal::Passed),
         }
         Withdrawal::Noted
     }
 
     /// A server that calls were passed on to has died: their callers are to be told.
     pub(crate) fn delegate_lost(&mut self, lost: D) -> Vec<Name<C>> {
-        self.take_passed(|_, to| to == lost)
+        self.take_passed(|_, passed| passed.to == lost)
     }
 
     /// A server that calls were passed on to cannot reach the caller of this one, who is to be
-    /// told. Calls of several callers have the same id seldom, and not by chance.
+    /// told. Calls of several callers have the same key seldom, and not by chance.
     pub(crate) fn undelivered(&mut self, by: D, id: CallId) -> Vec<Name<C>> {
-        self.take_passed(|call, to| to == by && call.1 == id)
+        self.take_passed(|_, passed| passed.to == by && passed.key == id.key)
     }
 
-    fn take_passed(&mut self, wanted: impl Fn(&Name<C>, D) -> bool) -> Vec<Name<C>> {
-        let passed = self.calls.iter().filter_map(|(call, (_, stage))| match stage {
-            Stage::Forwarded(to) if wanted(call, *to) => Some(call.clone()),
-            _ => None,
-        });
+    fn take_passed(&mut self, wanted: impl Fn(&C, &Passed<D>) -> bool) -> Vec<Name<C>> {
+        let passed = self.passed.iter().filter(|((caller, _), passed)| wanted(caller, passed));
+        let passed =
+            passed.map(|((caller, index), passed)| (caller.clone(), CallId { index: *index, key: passed.key }));
         let passed: Vec<Name<C>> = passed.collect();
-        passed.iter().for_each(|call| _ = self.calls.remove(call));
-        self.forwards -= passed.len();
+        passed.iter().for_each(|(caller, id)| _ = self.forget(caller, id.index));
         passed
     }
 
     /// Forgets calls that were passed on and whose time is over: their callers have ended them.
     pub(crate) fn forget_late(&mut self, now: Nanos) {
-        let before = self.calls.len();
-        self.calls.retain(|_, (deadline, stage)| !(matches!(stage, Stage::Forwarded(_)) && *deadline <= now));
-        self.forwards -= before - self.calls.len();
+        self.take_passed(|_, passed| passed.deadline <= now);
     }
 
     /// A caller has gone: what it has waiting is withdrawn, what was passed on is forgotten.
     pub(crate) fn caller_lost(&mut self, lost: &C) {
-        let before = self.calls.len();
-        self.calls.retain(|(caller, _), (_, stage)| {
-            let theirs = caller == lost;
-            if theirs && *stage == Stage::Waiting {
-                *stage = Stage::Withdrawn;
-            }
-            !(theirs && matches!(stage, Stage::Forwarded(_)))
-        });
-        self.forwards -= before - self.calls.len();
+        let waiting =
+            self.calls.iter_mut().filter(|((caller, _), (_, stage))| caller == lost && *stage == Stage::Waiting);
+        waiting.for_each(|(_, (_, stage))| *stage = Stage::Withdrawn);
+        self.take_passed(|caller, _| caller == lost);
     }
 }
 
@@ -291,7 +320,7 @@ mod tests {
         calls.begin(&(1, id(9)), Nanos(0));
         assert!(calls.pass_on(&(1, id(9)), 5));
         calls.caller_lost(&1);
-        assert_eq!((calls.forwards, calls.calls.len()), (0, 0));
+        assert!(calls.is_idle() && calls.passed_of.is_empty());
     }
 
     #[test]
@@ -309,17 +338,40 @@ mod tests {
         assert_eq!(calls.begin(&call, Nanos(0)), Turn::Begins);
         calls.finish(&call);
         calls.finish(&(2, id(2)));
-        assert!(calls.is_idle() && calls.forwards == 0);
+        assert!(calls.is_idle() && calls.passed_of.is_empty());
     }
 
     #[test]
-    fn so_many_are_passed_on_and_no_more() {
+    fn a_caller_has_no_more_passed_on_than_are_then_free_and_others_have_theirs() {
         let mut calls: Admission<u8, u8> = Admission::new(8);
-        for index in 0..=FORWARDS_MAX as u32 {
-            calls.admit((1, id(index)), Nanos(100));
-            calls.begin(&(1, id(index)), Nanos(0));
-            assert_eq!(calls.pass_on(&(1, id(index)), 0), index < FORWARDS_MAX as u32);
+        let mut pass = |caller: u8, index: u32| {
+            let call = (caller, id(index));
+            assert_eq!(calls.admit_and_begin(call, Nanos(100), Nanos(0)), Ok(Turn::Begins));
+            let passed = calls.pass_on(&call, 0);
+            if !passed {
+                calls.finish(&call);
+            }
+            passed
+        };
+        let taken = (0..).take_while(|index| pass(1, *index)).count();
+        assert!((PASSED_MAX / 2 - 1..=PASSED_MAX / 2).contains(&taken), "{taken}");
+        assert!(pass(2, 0) && !pass(1, u32::MAX));
+    }
+
+    #[test]
+    fn a_caller_that_uses_its_record_again_has_ended_what_was_passed_on() {
+        let mut calls: Admission<u8, u8> = Admission::new(8);
+        // Many more than can be known at once.
+        for key in 0..3 * PASSED_MAX as u64 {
+            let call = (1, CallId { index: 5, key });
+            assert_eq!(calls.admit_and_begin(call, Nanos(1_000 + key), Nanos(0)), Ok(Turn::Begins));
+            assert!(calls.pass_on(&call, 7));
+            assert_eq!(calls.passed.len(), 1);
         }
-        calls.finish(&(1, id(FORWARDS_MAX as u32)));
+        let last = (1, CallId { index: 5, key: 3 * PASSED_MAX as u64 - 1 });
+        assert_eq!(calls.withdraw(&(1, CallId { index: 5, key: 0 })), Withdrawal::Noted);
+        assert_eq!(calls.withdraw(&last), Withdrawal::Passed(7));
+        assert_eq!(calls.delegate_lost(7), [last]);
+        assert!(calls.is_idle());
     }
 }

@@ -430,7 +430,7 @@ impl Serving {
             self.look_now_and_then(now);
             let wait = match () {
                 () if pushing => self.push_after,
-                () if !self.shared.admission().is_idle() => BUSY_LOOK_EVERY,
+                () if !self.shared.admission().has_none_here() => BUSY_LOOK_EVERY,
                 () => LIVENESS_EVERY,
             };
             let until = Deadline(now + wait);
