@@ -13,9 +13,9 @@ pub const CALLS_MAX: usize = 1024;
 pub const QUEUE_DEFAULT: usize = 256;
 /// Threads of a server: what a machine with very many cores has.
 pub const THREADS_MAX: usize = 1024;
-/// Calls that a server has passed on and not heard the end of: it remembers them so that it can tell
-/// the callers when a delegate dies. A caller has no more of them than are then free, which is more
-/// than it has calls under way ([`CALLS_MAX`]) unless dozens have as many.
+/// Calls that a server has passed on and not heard the end of: it remembers them so that it can
+/// tell the callers when a delegate dies. A caller has no more of them than are then free, which is
+/// more than it has calls under way ([`CALLS_MAX`]) unless dozens have as many.
 pub const PASSED_MAX: usize = 1 << 16;
 /// Processes that a server is connected to for answers: as many as an endpoint has senders. Those
 /// that one process has it connect to are no more than are then free.
