@@ -68,6 +68,8 @@ impl<'a> Request<'a> {
     /// whatever thread, at the latest by [`Client::poll`] after the deadline. It may call in turn,
     /// and should not wait. If it says [`Then::NotNow`] it runs again later.
     ///
+    /// [`Client::poll`]: crate::Client::poll
+    ///
     /// # Errors
     /// [`RpcError`]: the call was not made, and this will not run.
     pub fn then(
