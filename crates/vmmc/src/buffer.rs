@@ -10,14 +10,14 @@ use crate::memory::Piece;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use vmmc_host::Region;
+use vmmc_host::{Region, Span};
 
 /// Memory registered with the node, for sends and fetches without copies. Clones are the same
 /// memory.
 #[derive(Clone)]
 pub struct Buffer {
     core: Arc<Core>,
-    piece: Arc<Piece>,
+    piece: Piece,
 }
 
 /// A range of registered memory, to send from ([`Source`](crate::Source)) or to fetch into
@@ -43,7 +43,7 @@ impl BufferRange<'_> {
 #[allow(clippy::len_without_is_empty)] // never empty
 impl Buffer {
     pub(crate) fn new(core: Arc<Core>, piece: Piece) -> Buffer {
-        Buffer { core, piece: Arc::new(piece) }
+        Buffer { core, piece }
     }
 
     /// Bytes.
@@ -81,6 +81,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
+    #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.core.must_be_here()?;
         self.piece.read(offset, into)
@@ -90,6 +91,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
+    #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         self.core.must_be_here()?;
         self.piece.write(offset, data)
@@ -99,6 +101,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`AccessError`].
+    #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
         self.core.must_be_here()?;
         self.piece.word(offset)
@@ -123,6 +126,22 @@ impl Buffer {
     /// Where a byte of the buffer lies in its region.
     pub(crate) fn region_offset(&self, offset: u64) -> u64 {
         self.piece.offset + offset
+    }
+
+    /// A part of it that is a buffer by itself.
+    pub(crate) fn part(&self, range: Range<u64>) -> Buffer {
+        let (offset, len) = (self.piece.offset + range.start, range.end - range.start);
+        Buffer::new(self.core.clone(), Piece { registered: self.registered(), offset, len })
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        let Piece { offset, len, .. } = self.piece;
+        Span { region: self.memory(), offset, len }
+    }
+
+    /// How many others use the memory that it is of: buffers, exports, transfers under way.
+    pub(crate) fn other_users(&self) -> usize {
+        Arc::strong_count(&self.piece.registered) - 1
     }
 
     pub(crate) fn registered(&self) -> Arc<crate::regions::Registered> {

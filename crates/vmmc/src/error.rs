@@ -384,6 +384,44 @@ pub enum TokenError {
         /// Buffers.
         count: u64,
     },
+    /// A range reaches past its region.
+    #[error("bytes {start} to {end} of a region of {size} for payloads by token; choose a range inside of it")]
+    OutOfBounds {
+        /// First byte.
+        start: u64,
+        /// Behind the last.
+        end: u64,
+        /// Bytes of the region.
+        size: u64,
+    },
+    /// Some of its bytes are another token's.
+    #[error("bytes {start} to {end}: another token is for some of them; drop its buffer first, or choose others")]
+    Taken {
+        /// First byte.
+        start: u64,
+        /// Behind the last.
+        end: u64,
+    },
+    /// As many ranges of a region are armed as can be.
+    #[error("{most} ranges of the region are armed, which is all that it was made for; drop some, or make it for more")]
+    Ranges {
+        /// So many.
+        most: u64,
+    },
+    /// The endpoint has as many regions as can be.
+    #[error("endpoint {endpoint:?} has {max} regions for payloads by token; drop one, or use ranges of one")]
+    Regions {
+        /// Name of the endpoint.
+        endpoint: String,
+        /// So many.
+        max: usize,
+    },
+    /// The region is not one of the endpoint's, which would not tell of what comes there.
+    #[error("the region is not one of endpoint {endpoint:?}; make it with that endpoint's `region`")]
+    Foreign {
+        /// Name of the endpoint.
+        endpoint: String,
+    },
     /// They are not this process's.
     #[error("{0}")]
     Access(AccessError),

@@ -4,12 +4,14 @@
 //! this memory any more. Source: [NT §3.1]; revocation by moving pages is our departure, since a
 //! mapping held by another process cannot be taken back.
 
+use crate::buffer::{Buffer, BufferRange};
 use crate::core::Core;
 use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};
 use crate::hub::{Allows, Taker};
-use crate::memory::{Origin, Piece};
+use crate::memory::Origin;
 use crate::notification::{HandlerGuard, Notification};
 use crate::session::Session;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc_host::control::{Access, Answer, Call, ExportKind};
@@ -42,7 +44,7 @@ pub struct Export {
     name: Option<String>,
     notify: bool,
     /// None once the export has ended.
-    piece: Option<Piece>,
+    memory: Option<Buffer>,
 }
 
 /// Choices for an export; made by [`Session::export`] and its siblings.
@@ -168,8 +170,8 @@ impl ExportBuilder {
         };
         let notify = self.notify && self.rights.contains(Rights::WRITE) && self.mappable && !self.redirectable;
         core.hub.open(export, Allows { len: piece.len, notify, access: self.access });
-        let id = ExportId::from_u64(export);
-        Ok(Export { core, id, name: self.name, notify: self.notify, piece: Some(piece) })
+        let (id, memory) = (ExportId::from_u64(export), Some(Buffer::new(core.clone(), piece)));
+        Ok(Export { core, id, name: self.name, notify: self.notify, memory })
     }
 }
 
@@ -187,18 +189,30 @@ impl Export {
 
     /// Bytes.
     pub fn len(&self) -> u64 {
-        self.piece().len
+        self.memory().len()
     }
 
     /// The region that the memory lies in; it outlives the export.
     pub fn region(&self) -> Region {
-        self.piece().region().clone()
+        self.memory().memory()
+    }
+
+    /// Its memory as registered memory, to send from or to fetch into, which stays when the export
+    /// ends. While it exists the memory cannot be [moved](Self::unexport_moving).
+    pub fn buffer(&self) -> Buffer {
+        self.memory().clone()
+    }
+
+    /// A part of its memory, from the first byte to before the last, to send from or to fetch into:
+    /// as of [`Buffer::range`].
+    pub fn range(&self, range: Range<u64>) -> BufferRange<'_> {
+        self.memory().range(range)
     }
 
     /// First byte in this process, for callers that take the responsibility of shared memory
     /// themselves: valid as long as the export or its [`region`](Self::region) lives.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.piece().as_ptr()
+        self.memory().as_ptr()
     }
 
     /// Copies bytes out. If importers store meanwhile, old and new bytes may be mixed.
@@ -206,8 +220,7 @@ impl Export {
     /// # Errors
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        self.core.must_be_here()?;
-        self.piece().read(offset, into)
+        self.memory().read(offset, into)
     }
 
     /// Copies bytes in; the last one becomes visible last.
@@ -215,8 +228,7 @@ impl Export {
     /// # Errors
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        self.core.must_be_here()?;
-        self.piece().write(offset, data)
+        self.memory().write(offset, data)
     }
 
     /// An aligned word, which importers may change at any time.
@@ -225,8 +237,7 @@ impl Export {
     /// [`AccessError`].
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
-        self.core.must_be_here()?;
-        self.piece().word(offset)
+        self.memory().word(offset)
     }
 
     /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything
@@ -345,7 +356,7 @@ impl Export {
     }
 
     pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), AccessError> {
-        self.piece().check(offset, len)
+        self.memory().check(offset, len)
     }
 
     pub(crate) fn taker(&self) -> Taker {
@@ -359,8 +370,9 @@ impl Export {
         Err(WaitError::NotAllowed { what: format!("wait for a notification of export {}", self.label()) })
     }
 
-    fn piece(&self) -> &Piece {
-        self.piece.as_ref().expect("only `end` takes it, and the export is not used after")
+    #[inline]
+    fn memory(&self) -> &Buffer {
+        self.memory.as_ref().expect("only `end` takes it, and the export is not used after")
     }
 
     fn label(&self) -> String {
@@ -371,7 +383,7 @@ impl Export {
     }
 
     fn end(&mut self, moving: bool) -> Result<Revocation, UnexportError> {
-        let Some(piece) = self.piece.take() else { return Ok(Revocation::Gate) };
+        let Some(memory) = self.memory.take() else { return Ok(Revocation::Gate) };
         let error = |error: CallError| UnexportError::Call { export: self.label(), error };
         let call = Call::Unexport { export: self.id.to_u64(), moving };
         let answer = self.core.call(call, &[], self.core.default_deadline());
@@ -382,21 +394,21 @@ impl Export {
         }
         match answer {
             Ok((Answer::Unexported { must_move: false }, _)) => Ok(Revocation::Gate),
-            Ok((Answer::Unexported { must_move: true }, _)) => self.move_pages(piece),
+            Ok((Answer::Unexported { must_move: true }, _)) => self.move_pages(&memory),
             // With the node everything it granted through the engine is gone too; only mappings
             // remain, and moving frees us of them.
-            Err(CallError::NodeGone { .. }) if moving => self.move_pages(piece),
+            Err(CallError::NodeGone { .. }) if moving => self.move_pages(&memory),
             Ok(_) => Err(error(self.core.wrong_answer("to an unexport"))),
             Err(e) => Err(error(e)),
         }
     }
 
-    fn move_pages(&self, piece: Piece) -> Result<Revocation, UnexportError> {
-        let users = Arc::strong_count(&piece.registered) - 1;
+    fn move_pages(&self, memory: &Buffer) -> Result<Revocation, UnexportError> {
+        let users = memory.other_users();
         if users > 0 {
             return Err(UnexportError::Shared { export: self.label(), users });
         }
-        match piece.region().move_pages() {
+        match memory.region().move_pages() {
             Ok(_new_memfd) => Ok(Revocation::Moved),
             Err(error) => Err(UnexportError::Move { export: self.label(), error }),
         }

@@ -215,8 +215,10 @@ impl Kind for ConnectError {
 impl Kind for TokenError {
     fn kind(&self) -> ErrorKind {
         match self {
-            TokenError::None { .. } => ErrorKind::Invalid,
-            TokenError::InUse { .. } => ErrorKind::Full,
+            TokenError::None { .. } | TokenError::Foreign { .. } => ErrorKind::Invalid,
+            TokenError::InUse { .. } | TokenError::Ranges { .. } | TokenError::Regions { .. } => ErrorKind::Full,
+            TokenError::OutOfBounds { .. } => ErrorKind::OutOfBounds,
+            TokenError::Taken { .. } => ErrorKind::Busy,
             TokenError::Access(error) => error.kind(),
             TokenError::NoKeys { .. } => ErrorKind::System,
             TokenError::Table(error) => error.kind(),

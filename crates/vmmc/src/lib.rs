@@ -70,7 +70,7 @@
 //! | wait for several things at once, descriptors among them | [`Session::wait_any`] |
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
-//! | take one payload in a buffer, from whoever has its token | [`Session::token_table`], [`Import::send_token`] |
+//! | take one payload in a buffer, from whoever has its token | [`Session::token_table`], [`Session::token_region`], [`Import::send_token`] |
 //! | take messages from many senders, with payloads and credit | [`Session::endpoint`], [`Session::connect`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | post thousands of receive buffers ahead | [`Export::post_redirect`] |
@@ -129,6 +129,7 @@ mod staging;
 mod start;
 mod stats;
 mod target;
+mod token_region;
 mod token_send;
 mod tokens;
 mod trace;
@@ -162,6 +163,7 @@ pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
 pub use target::{AnyTarget, PostTarget, Scatter, Target};
+pub use token_region::{TokenRegion, TokenRegionBuilder};
 pub use tokens::{Arrival, ByToken, PayloadToken, TokenBuffer, TokenPool, TokenRefused, TokenTable, TokenTableBuilder};
 #[doc(hidden)]
 pub use trace::{LeftBehind, left_behind};

@@ -126,8 +126,11 @@ pub const FRAME_BYTES_MAX: u64 = 64 << 10;
 /// Token tables of an endpoint: those that senders who died in mid-payload have filled are
 /// replaced.
 pub const TOKEN_TABLES_MAX: usize = 4;
-/// Token tables that a connection has imported: of the endpoint's, the last ones used.
-pub const CONNECTION_TABLES_MAX: usize = 4;
+/// Token regions of an endpoint: each is an export, and each payload looks for its own.
+pub const TOKEN_REGIONS_MAX: usize = 64;
+/// Token tables that a connection has imported: of the endpoint's, the last ones used;
+/// those of regions are among them.
+pub const CONNECTION_TABLES_MAX: usize = 8;
 /// Senders of an endpoint: each takes an export of its process, which may have twice as many.
 pub const ENDPOINT_SENDERS_MAX: usize = vmmc_host::limits::EXPORTS_PER_PROCESS_MAX / 2;
 /// Senders that an endpoint polls one by one: a line each. The others mark a byte when they send.

@@ -3,6 +3,7 @@
 //! Invariant: every access is checked against the piece, not only against its region, which may
 //! contain neighbours that belong to somebody else.
 
+use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::error::{AccessError, BufferError};
 use crate::regions::Registered;
@@ -12,6 +13,7 @@ use vmmc_host::adopt::{CallerMemory, adopt};
 use vmmc_host::{Deadline, Region, Span};
 
 /// A range of a registered region.
+#[derive(Clone)]
 pub(crate) struct Piece {
     pub(crate) registered: Arc<Registered>,
     /// First byte in the region.
@@ -24,21 +26,18 @@ pub(crate) enum Origin {
     New(u64),
     Caller(CallerMemory),
     Region(Region),
+    Buffer(Buffer),
 }
 
 impl Origin {
-    /// Makes or takes over the memory.
-    pub(crate) fn span(self) -> Result<Span, BufferError> {
-        Ok(match self {
+    /// Makes or takes over the memory, and registers it.
+    pub(crate) fn register(self, core: &Arc<Core>, deadline: Deadline) -> Result<Piece, BufferError> {
+        let span = match self {
             Origin::New(len) => Span { region: Region::create(len)?, offset: 0, len },
             Origin::Caller(memory) => adopt(memory)?,
             Origin::Region(region) => Span { offset: 0, len: region.len_bytes(), region },
-        })
-    }
-
-    /// Makes the memory and registers it.
-    pub(crate) fn register(self, core: &Arc<Core>, deadline: Deadline) -> Result<Piece, BufferError> {
-        let span = self.span()?;
+            Origin::Buffer(buffer) => buffer.span(),
+        };
         Ok(Piece { registered: Registered::new(core, span.region, deadline)?, offset: span.offset, len: span.len })
     }
 }

@@ -20,6 +20,7 @@ use crate::pinned_table::PinnedTable;
 use crate::pins::PinOptions;
 use crate::ring::{Ring, RingBuilder};
 use crate::stats::SessionStats;
+use crate::token_region::TokenRegionBuilder;
 use crate::tokens::TokenTableBuilder;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -388,6 +389,12 @@ impl Session {
         ExportBuilder::new(self.clone(), Origin::Region(region))
     }
 
+    /// Exports registered memory: that of a [`TokenRegion`](crate::TokenRegion), for example. Unless
+    /// it covers whole pages, importers of this node go through the engine.
+    pub fn export_buffer(&self, buffer: &Buffer) -> ExportBuilder {
+        ExportBuilder::new(self.clone(), Origin::Buffer(buffer.clone()))
+    }
+
     /// A ring that holds `bytes` of records (a multiple of 8, from 8 KiB to 4 MiB), to which others
     /// append.
     pub fn ring(&self, bytes: u64) -> RingBuilder {
@@ -398,6 +405,12 @@ impl Session {
     /// token.
     pub fn token_table(&self, count: u64, bytes: u64) -> TokenTableBuilder {
         TokenTableBuilder::new(self, count, bytes)
+    }
+
+    /// A region of so many bytes, whose ranges take one payload each from whoever has their token;
+    /// so many of them at a time.
+    pub fn token_region(&self, ranges: u64, bytes: u64) -> TokenRegionBuilder {
+        TokenRegionBuilder::new(self, ranges, bytes)
     }
 
     /// An endpoint of this name, to which others connect and send messages.

@@ -5,6 +5,7 @@
 //! read, and nothing else.
 
 use crate::buffer::{Buffer, BufferRange};
+use crate::engine::Ticket;
 use crate::error::TransferError;
 use crate::import::{Import, SendOptions, Shared};
 use crate::lent::{Lent, LentRange};
@@ -22,7 +23,7 @@ use vmmc_nic::TokenPart;
 /// | source | how its bytes go | a posted send borrows it |
 /// | --- | --- | --- |
 /// | `&[u8]`, `&[u8; N]`, `&Vec<u8>` | copied before the call returns | no |
-/// | [`&Buffer`](Buffer), [`BufferRange`] | without a copy on the way, from registered memory | no: leave the range alone |
+/// | [`&Buffer`](Buffer), [`BufferRange`] of a buffer or [`Export`](crate::Export) | without a copy on the way, from registered memory | no: leave the range alone |
 /// | [`Pinned`] of a slice | without a copy on the way, from any memory | yes |
 /// | [`Lent`], [`LentRange`] | the same, and without a system call | yes |
 /// | [`Indexed`] | the same, by the program's own table | yes, with its table |
@@ -155,9 +156,17 @@ pub trait Sealed<'a>: Clone {
         result
     }
 
-    /// Sends a payload by token through the engine; returns when the source may be changed.
-    fn send_token(&self, shared: &Shared, token: TokenPart) -> Result<(), TransferError> {
-        shared.send_token_copied(token, self)
+    /// Posts its bytes to the engine as a part of a payload by token, from byte `at` of that on.
+    /// What is to be waited for before the source may be changed goes to `tickets`.
+    fn post_token(
+        &self,
+        shared: &Shared,
+        token: &TokenPart,
+        at: u64,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), TransferError> {
+        let _ = tickets;
+        shared.post_token_copied(token, at, self)
     }
 
     /// Sends without options.
@@ -324,8 +333,15 @@ impl Sealed<'static> for BufferRange<'_> {
         shared.finish(&mut ticket, &shared.limit(options)).map(drop)
     }
 
-    fn send_token(&self, shared: &Shared, token: TokenPart) -> Result<(), TransferError> {
-        shared.send_token_registered(token, self)
+    fn post_token(
+        &self,
+        shared: &Shared,
+        token: &TokenPart,
+        at: u64,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), TransferError> {
+        tickets.extend(shared.post_token_registered(token, at, self)?);
+        Ok(())
     }
 
     fn queue(
@@ -508,6 +524,17 @@ macro_rules! whole {
                 $part.send_engine(shared, offset, options)
             }
 
+            fn post_token(
+                &self,
+                shared: &Shared,
+                token: &TokenPart,
+                at: u64,
+                tickets: &mut Vec<Ticket>,
+            ) -> Result<(), TransferError> {
+                let $source = self;
+                $part.post_token(shared, token, at, tickets)
+            }
+
             fn queue(
                 &self,
                 shared: &Shared,
@@ -578,6 +605,20 @@ impl<'a, S: Source<'a>> Sealed<'a> for Gather<'_, S> {
         sending.wait(shared, limit).map(drop)
     }
 
+    fn post_token(
+        &self,
+        shared: &Shared,
+        token: &TokenPart,
+        mut at: u64,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), TransferError> {
+        for piece in self.0 {
+            piece.post_token(shared, token, at, tickets)?;
+            at += piece.len_bytes();
+        }
+        Ok(())
+    }
+
     fn queue(
         &self,
         shared: &Shared,
@@ -636,6 +677,16 @@ impl<'a> Sealed<'a> for AnySource<'a> {
 
     fn send_engine(&self, shared: &Shared, offset: u64, options: SendOptions) -> Result<(), TransferError> {
         any!(self, kind => Sealed::send_engine(kind, shared, offset, options))
+    }
+
+    fn post_token(
+        &self,
+        shared: &Shared,
+        token: &TokenPart,
+        at: u64,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), TransferError> {
+        any!(self, kind => Sealed::post_token(kind, shared, token, at, tickets))
     }
 
     fn queue(

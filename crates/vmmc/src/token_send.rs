@@ -5,6 +5,7 @@
 
 use crate::buffer::BufferRange;
 use crate::core::{Limit, count};
+use crate::engine::Ticket;
 use crate::error::TransferError;
 use crate::import::{Import, SendOptions, Shared};
 use crate::slots::Hold;
@@ -32,7 +33,7 @@ impl Import {
     pub fn send_token<'a>(&self, token: PayloadToken, tag: u64, source: impl Source<'a>) -> Result<(), TransferError> {
         let shared = &*self.shared;
         let (part, entries) = shared.check_token(token, tag, &source)?;
-        let Some(mapped) = &self.mapped_table else { return source.send_token(shared, part) };
+        let Some(mapped) = &self.mapped_table else { return shared.send_token_engine(&part, &source) };
         let sent =
             mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
         shared.unless_refused(sent)
@@ -76,26 +77,41 @@ impl Shared {
         command
     }
 
-    /// Sends a copy: in the descriptor, or by way of staging memory, in parts.
-    pub(crate) fn send_token_copied<'a>(
-        &self,
-        token: TokenPart,
-        source: &impl source::Sealed<'a>,
-    ) -> Result<(), TransferError> {
+    /// Sends by the engine: what is short in the descriptor, else as the source goes. Returns when
+    /// that may be changed.
+    fn send_token_engine<'a>(&self, token: &TokenPart, source: &impl source::Sealed<'a>) -> Result<(), TransferError> {
         self.check_deferred()?;
         let limit = &self.limit(SendOptions::default());
         count(&self.core.counters.send_bytes, token.total);
         if token.total <= inline_bytes_max(WORDS) as u64 {
             count(&self.core.counters.sends_inline, 1);
-            let mut command = self.token_command(&token, 0);
+            let mut command = self.token_command(token, 0);
             command.flags |= flags::INLINE;
             return self.post(&command, &joined(source), limit);
         }
+        let mut tickets = Vec::new();
+        let posted = source.post_token(self, token, 0, &mut tickets);
+        for mut ticket in tickets {
+            let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
+            self.core.release(hold);
+            self.unless_refused(result.map(drop))?;
+        }
+        posted
+    }
+
+    /// Posts a copy by way of staging memory, in parts.
+    pub(crate) fn post_token_copied<'a>(
+        &self,
+        token: &TokenPart,
+        mut at: u64,
+        source: &impl source::Sealed<'a>,
+    ) -> Result<(), TransferError> {
+        let limit = &self.limit(SendOptions::default());
         count(&self.core.counters.sends_staged, 1);
-        let (mut at, mut result) = (0, Ok(()));
+        let mut result = Ok(());
         source.pieces(&mut |piece| {
             if result.is_ok() {
-                result = self.send_token_piece(&token, at, &piece, limit);
+                result = self.send_token_piece(token, at, &piece, limit);
                 at += piece.len();
             }
         });
@@ -127,18 +143,22 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends from registered memory, and waits until that is free.
-    pub(crate) fn send_token_registered(&self, token: TokenPart, from: &BufferRange<'_>) -> Result<(), TransferError> {
-        self.check_deferred()?;
-        let limit = &self.limit(SendOptions::default());
+    /// Posts registered memory, which is free when the ticket says so. None: there are no bytes,
+    /// which would take the token before the part that is to.
+    pub(crate) fn post_token_registered(
+        &self,
+        token: &TokenPart,
+        at: u64,
+        from: &BufferRange<'_>,
+    ) -> Result<Option<Ticket>, TransferError> {
+        if from.is_empty() {
+            return Ok(None);
+        }
         count(&self.core.counters.sends_registered, 1);
-        count(&self.core.counters.send_bytes, token.total);
-        let mut command = self.token_command(&token, 0);
-        let (buffer, at) = (from.buffer, from.buffer.region_offset(from.range.start));
-        (command.region, command.region_offset, command.len) = (u64::from(buffer.region_id()), at, token.total);
-        let mut ticket = self.post_answered(&mut command, Hold::Memory(buffer.registered()), limit)?;
-        let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
-        self.core.release(hold);
-        self.unless_refused(result.map(drop))
+        let mut command = self.token_command(token, at);
+        let (buffer, first) = (from.buffer, from.buffer.region_offset(from.range.start));
+        (command.region, command.region_offset, command.len) = (u64::from(buffer.region_id()), first, from.len());
+        let limit = &self.limit(SendOptions::default());
+        self.post_answered(&mut command, Hold::Memory(buffer.registered()), limit).map(Some)
     }
 }

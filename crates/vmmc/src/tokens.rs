@@ -6,10 +6,12 @@
 
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
-use crate::limits::{TOKEN_BYTES_MAX, TOKEN_TABLES_MAX, TOKENS_MAX};
+use crate::limits::{TOKEN_BYTES_MAX, TOKEN_REGIONS_MAX, TOKEN_TABLES_MAX, TOKENS_MAX};
 use crate::session::Session;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use crate::token_region::TokenRegion;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vmmc_host::Deadline;
 use vmmc_host::control::Access;
 use vmmc_host::os::RandomWords;
@@ -50,19 +52,24 @@ const BUFFER_ALIGN: u64 = 64;
 #[derive(Clone)]
 pub struct TokenTable {
     table: Arc<Table>,
+    bytes: u64,
 }
 
-struct Table {
+/// Entries, and the memory that they are of.
+pub(crate) struct Table {
     export: Export,
     count: u32,
-    bytes: u64,
+    /// Of the buffer that each entry was armed for last.
+    capacities: Box<[AtomicU64]>,
     places: Mutex<Places>,
 }
 
-struct Places {
+pub(crate) struct Places {
     free: Vec<u32>,
     /// Given back while a payload was on its way there.
     filling: Vec<u32>,
+    /// Which bytes of the export each entry that is not free is for.
+    taken: Vec<Range<u64>>,
     keys: RandomWords,
 }
 
@@ -112,6 +119,9 @@ pub struct TokenBuffer {
     table: Arc<Table>,
     index: u32,
     key: u64,
+    /// Where in the export it begins.
+    at: u64,
+    bytes: u64,
 }
 
 /// A payload that has come by token.
@@ -181,9 +191,7 @@ impl TokenTableBuilder {
         if count == 0 || count > TOKENS_MAX || bytes == 0 || bytes > TOKEN_BYTES_MAX {
             return Err(ExportError::Tokens { count, bytes });
         }
-        let (export, count) = (export.create()?, count as u32);
-        let places = Places { free: (0..count).rev().collect(), filling: Vec::new(), keys: RandomWords::default() };
-        Ok(TokenTable { table: Arc::new(Table { export, count, bytes, places: Mutex::new(places) }) })
+        Ok(TokenTable { table: Arc::new(Table::new(export.create()?, count as u32)), bytes })
     }
 }
 
@@ -210,15 +218,13 @@ impl TokenTable {
 
     /// Bytes of each.
     pub fn buffer_bytes(&self) -> u64 {
-        self.table.bytes
+        self.bytes
     }
 
     /// Buffers that were given back while a payload was on its way there, and that wait for its
     /// end. A sender that died in the middle never ends it: when these are many, make a new table.
     pub fn filling(&self) -> u64 {
-        let mut places = self.table.places();
-        self.table.reclaim(&mut places);
-        places.filling.len() as u64
+        self.table.filling()
     }
 
     /// A free buffer, with a new token. None: all are in use.
@@ -227,49 +233,90 @@ impl TokenTable {
     /// [`TokenError::Access`]: the process was forked. [`TokenError::NoKeys`]: the kernel gives no
     /// random bytes.
     pub fn arm(&self) -> Result<Option<TokenBuffer>, TokenError> {
-        let table = &self.table;
-        let word = |at: u64| table.export.word(at).map_err(TokenError::Access);
-        // Not in the child of a fork, which would arm the parent's.
-        word(0)?;
-        let mut places = table.places();
-        if places.free.is_empty() {
-            table.reclaim(&mut places);
-        }
-        // Only the two lowest bits count for nothing.
-        let key = places.keys.next().map_err(|e| TokenError::NoKeys { why: e.kind() })? & !3;
-        let Some(index) = places.free.pop() else { return Ok(None) };
-        drop(places);
-        let buffer = TokenBuffer { table: table.clone(), index, key };
-        let words = [0, 0, table.buffer_at(index), table.bytes];
-        for (at, value) in (1u64..).zip(words) {
-            word(table.entry(index) + 8 * at)?.store(value, Ordering::Relaxed);
-        }
-        word(table.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
-        Ok(Some(buffer))
+        let (count, bytes) = (self.table.count.into(), self.bytes);
+        let buffer_at = |index: u32| first_buffer(count) + u64::from(index) * stride(bytes);
+        self.table.arm(|_, index| Ok((buffer_at(index), bytes)))
     }
 }
 
-impl TokenTable {
+impl Table {
+    pub(crate) fn new(export: Export, count: u32) -> Table {
+        let places = Places {
+            free: (0..count).rev().collect(),
+            filling: Vec::new(),
+            taken: vec![0..0; count as usize],
+            keys: RandomWords::default(),
+        };
+        let capacities = (0..count).map(|_| AtomicU64::new(0)).collect();
+        Table { export, count, capacities, places: Mutex::new(places) }
+    }
+
+    pub(crate) fn export(&self) -> &Export {
+        &self.export
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.into()
+    }
+
+    /// Arms a free entry, if there is one, for the buffer that `place` gives for it: where in the
+    /// export that begins, and its bytes.
+    pub(crate) fn arm(
+        self: &Arc<Self>,
+        place: impl FnOnce(&Places, u32) -> Result<(u64, u64), TokenError>,
+    ) -> Result<Option<TokenBuffer>, TokenError> {
+        let word = |at: u64| self.export.word(at).map_err(TokenError::Access);
+        // Not in the child of a fork, which would arm the parent's.
+        word(0)?;
+        let mut places = self.places();
+        if places.free.is_empty() || !places.filling.is_empty() {
+            self.reclaim(&mut places);
+        }
+        // Only the two lowest bits count for nothing.
+        let key = places.keys.next().map_err(|e| TokenError::NoKeys { why: e.kind() })? & !3;
+        let Some(&index) = places.free.last() else { return Ok(None) };
+        let (at, bytes) = place(&places, index)?;
+        places.free.pop();
+        places.taken[index as usize] = at..at + bytes;
+        drop(places);
+        let buffer = TokenBuffer { table: self.clone(), index, key, at, bytes };
+        self.capacities[index as usize].store(bytes, Ordering::Relaxed);
+        for (at, value) in (1u64..).zip([0, 0, at, bytes]) {
+            word(self.entry(index) + 8 * at)?.store(value, Ordering::Relaxed);
+        }
+        word(self.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
+        Ok(Some(buffer))
+    }
+
     /// Bytes of the payload, of which a sender says that it has sent `len` with this tag; or why
     /// they are not there.
     pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
-        let table = &self.table;
-        if token.index >= table.count {
-            return Err(TokenRefused::Wrong);
-        }
-        let entry = table.entry(token.index);
-        let word = |at: u64, order| table.export.word(entry + at).map_or(0, |word| word.load(order));
+        let Some(max) = self.capacities.get(token.index as usize) else { return Err(TokenRefused::Wrong) };
+        let (entry, max) = (self.entry(token.index), max.load(Ordering::Relaxed));
+        let word = |at: u64, order| self.export.word(entry + at).map_or(0, |word| word.load(order));
         let (key, state) = TokenState::of_word(word(0, Ordering::Acquire));
         match state {
             _ if key != token.key => Err(TokenRefused::Wrong),
             TokenState::Cancelled => Err(TokenRefused::Cancelled),
-            TokenState::Armed if len > table.bytes => Err(TokenRefused::TooLong { len, max: table.bytes }),
+            TokenState::Armed if len > max => Err(TokenRefused::TooLong { len, max }),
             TokenState::Armed => Err(TokenRefused::Wrong),
             TokenState::Done if word(TOKEN_TAG_AT, Ordering::Relaxed) == tag => {
-                Ok(word(TOKEN_TOTAL_AT, Ordering::Relaxed).min(table.bytes))
+                Ok(word(TOKEN_TOTAL_AT, Ordering::Relaxed).min(max))
             }
             TokenState::Done | TokenState::Filling => Err(TokenRefused::Used),
         }
+    }
+}
+
+impl Places {
+    /// Whether a payload may be, or is on its way to, some of these bytes of the export.
+    pub(crate) fn are_taken(&self, bytes: &Range<u64>) -> bool {
+        !bytes.is_empty() && self.taken.iter().any(|taken| taken.start < bytes.end && bytes.start < taken.end)
+    }
+
+    fn give_back(&mut self, index: u32) {
+        self.taken[index as usize] = 0..0;
+        self.free.push(index);
     }
 }
 
@@ -280,8 +327,13 @@ pub struct TokenPool {
     session: Session,
     endpoint: String,
     access: Access,
+    tables: Arc<Mutex<Pooled>>,
+}
+
+struct Pooled {
     /// The last one is armed, buffers of the others are out.
-    tables: Arc<Mutex<Vec<TokenTable>>>,
+    tables: Vec<TokenTable>,
+    regions: Vec<(ExportId, Weak<Table>)>,
 }
 
 impl TokenPool {
@@ -294,7 +346,8 @@ impl TokenPool {
     ) -> Result<TokenPool, ExportError> {
         let table = session.token_table(count, bytes).access(access.clone()).create()?;
         let (session, endpoint, access) = (session.clone(), endpoint.to_string(), access.clone());
-        Ok(TokenPool { session, endpoint, access, tables: Arc::new(Mutex::new(vec![table])) })
+        let pooled = Pooled { tables: vec![table], regions: Vec::new() };
+        Ok(TokenPool { session, endpoint, access, tables: Arc::new(Mutex::new(pooled)) })
     }
 
     /// As [`Endpoint::token_buffer`](crate::Endpoint::token_buffer).
@@ -305,7 +358,7 @@ impl TokenPool {
         let endpoint = || self.endpoint.clone();
         // Before the lock, which another thread may have held when this process was forked.
         self.session.must_be_here().map_err(TokenError::Access)?;
-        let mut tables = self.tables();
+        let Pooled { tables, .. } = &mut *self.pooled();
         let table = tables.last().expect("it was made with one");
         if let Some(buffer) = table.arm()? {
             return Ok(buffer);
@@ -323,14 +376,53 @@ impl TokenPool {
         Ok(armed.expect("all of it is free"))
     }
 
-    /// As [`TokenTable::came`].
-    pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
-        let tables = self.tables();
-        let table = tables.iter().find(|table| table.id() == token.table);
-        table.map_or(Err(TokenRefused::Wrong), |table| table.came(token, tag, len))
+    /// A region of so many bytes for payloads to this endpoint, up to so many of them at a time:
+    /// who may send to the endpoint may send there by token, and the endpoint tells of those that
+    /// have come ([`Message::by_token`](crate::Message::by_token)). An endpoint has up to
+    /// [`TOKEN_REGIONS_MAX`].
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn region(&self, ranges: u64, bytes: u64) -> Result<TokenRegion, TokenError> {
+        self.session.must_be_here().map_err(TokenError::Access)?;
+        let full = |pooled: &mut Pooled| {
+            pooled.regions.retain(|(_, table)| table.strong_count() > 0);
+            pooled.regions.len() >= TOKEN_REGIONS_MAX
+        };
+        let too_many = || TokenError::Regions { endpoint: self.endpoint.clone(), max: TOKEN_REGIONS_MAX };
+        if full(&mut self.pooled()) {
+            return Err(too_many());
+        }
+        // Not under the lock, which every payload takes.
+        let region = self.session.token_region(ranges, bytes).access(self.access.clone()).create();
+        let region = region.map_err(|error| TokenError::Table(Box::new(error)))?;
+        let mut pooled = self.pooled();
+        if full(&mut pooled) {
+            return Err(too_many());
+        }
+        pooled.regions.push((region.id(), region.table()));
+        Ok(region)
     }
 
-    fn tables(&self) -> MutexGuard<'_, Vec<TokenTable>> {
+    /// Whether a region is one of [`region`](Self::region).
+    pub fn has(&self, region: &TokenRegion) -> bool {
+        self.pooled().regions.iter().any(|(id, _)| *id == region.id())
+    }
+
+    /// As [`Table::came`].
+    pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
+        let pooled = self.pooled();
+        if let Some(table) = pooled.tables.iter().find(|table| table.id() == token.table) {
+            return table.table.came(token, tag, len);
+        }
+        let region = pooled.regions.iter().find(|(id, _)| *id == token.table);
+        let region = region.and_then(|(_, table)| table.upgrade());
+        // It may be the last one, and its end is a call to the node.
+        drop(pooled);
+        region.map_or(Err(TokenRefused::Wrong), |table| table.came(token, tag, len))
+    }
+
+    fn pooled(&self) -> MutexGuard<'_, Pooled> {
         self.tables.lock().expect("no panic while the lock is held")
     }
 }
@@ -344,21 +436,24 @@ impl Table {
         u64::from(index) * TOKEN_ENTRY_BYTES
     }
 
-    fn buffer_at(&self, index: u32) -> u64 {
-        first_buffer(self.count.into()) + u64::from(index) * stride(self.bytes)
+    pub(crate) fn filling(&self) -> u64 {
+        let mut places = self.places();
+        self.reclaim(&mut places);
+        places.filling.len() as u64
     }
 
     /// Buffers whose payload has ended meanwhile are free again.
     fn reclaim(&self, places: &mut Places) {
-        let Places { free, filling, .. } = places;
+        let mut filling = std::mem::take(&mut places.filling);
         filling.retain(|index| {
             let word = self.export.word(self.entry(*index)).map_or(0, |word| word.load(Ordering::Acquire));
             let ended = TokenState::of_word(word).1 == TokenState::Done;
             if ended {
-                free.push(*index);
+                places.give_back(*index);
             }
             !ended
         });
+        places.filling = filling;
     }
 }
 
@@ -370,7 +465,7 @@ impl TokenBuffer {
 
     /// Bytes that a payload can have.
     pub fn capacity(&self) -> u64 {
-        self.table.bytes
+        self.bytes
     }
 
     /// The payload, if it has come. Steps an embedded node.
@@ -422,10 +517,10 @@ impl TokenBuffer {
     /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         let len = into.len() as u64;
-        if offset.checked_add(len).is_none_or(|end| end > self.table.bytes) {
-            return Err(AccessError::OutOfBounds { offset, len, size: self.table.bytes });
+        if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
+            return Err(AccessError::OutOfBounds { offset, len, size: self.bytes });
         }
-        self.table.export.read(self.table.buffer_at(self.index) + offset, into)
+        self.table.export.read(self.at + offset, into)
     }
 
     /// A copy of the payload; empty if none has come.
@@ -441,7 +536,7 @@ impl TokenBuffer {
     /// First byte, for callers that take the responsibility of shared memory themselves: valid
     /// until this is dropped. A sender that maps the table could write there at any time.
     pub fn as_ptr(&self) -> *const u8 {
-        self.table.export.as_ptr().wrapping_add(self.table.buffer_at(self.index) as usize)
+        self.table.export.as_ptr().wrapping_add(self.at as usize)
     }
 
     pub(crate) fn state(&self) -> Result<TokenState, AccessError> {
@@ -458,7 +553,7 @@ impl TokenBuffer {
         }
         let entry = self.table.entry(self.index);
         let word = |at: u64| Ok::<_, AccessError>(self.table.export.word(entry + at)?.load(Ordering::Relaxed));
-        Ok(Some(Arrival { tag: word(TOKEN_TAG_AT)?, len: word(TOKEN_TOTAL_AT)?.min(self.table.bytes) }))
+        Ok(Some(Arrival { tag: word(TOKEN_TAG_AT)?, len: word(TOKEN_TOTAL_AT)?.min(self.bytes) }))
     }
 }
 
@@ -468,14 +563,14 @@ impl Drop for TokenBuffer {
         let Ok(unused) = self.cancel() else { return };
         let ended = unused || self.state().is_ok_and(|state| state == TokenState::Done);
         let mut places = self.table.places();
-        if ended { places.free.push(self.index) } else { places.filling.push(self.index) }
+        if ended { places.give_back(self.index) } else { places.filling.push(self.index) }
     }
 }
 
 impl std::fmt::Debug for TokenTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Table { export, count, bytes, .. } = &*self.table;
-        f.debug_struct("TokenTable").field("id", &export.id()).field("count", count).field("bytes", bytes).finish()
+        let (id, count) = (self.id(), self.count());
+        f.debug_struct("TokenTable").field("id", &id).field("count", &count).field("bytes", &self.bytes).finish()
     }
 }
 
