@@ -269,6 +269,8 @@ impl Method {
         let inputs: Vec<_> = inputs.collect();
         let bulk_name = format_ident!("{name}_bulk");
         let also = format!("As [`{name}`](Self::{name}), and leaves the bytes where they have landed.");
+        let into_region = format_ident!("{name}_into");
+        let there = format!("As [`{name}`](Self::{name}), with the bytes in a region of the client, where they stay.");
         quote! {
             #(#documents)*
             pub fn #name(&self, #(#inputs),*) -> Result<#result, ::vmmc_rpc::RpcError> {
@@ -287,6 +289,19 @@ impl Method {
                 let arguments = ::vmmc_rpc::encode(&(#(#names,)* bytes,));
                 let request = self.client.request(#number).arguments(&arguments)#(#with_bulk)*;
                 self.client.decode_bulk(#number, request.wants_bulk().call()?)
+            }
+
+            #[doc = #there]
+            pub fn #into_region(
+                &self,
+                #(#without,)*
+                region: &::vmmc_rpc::TokenRegion,
+                bytes: ::core::ops::Range<u64>,
+            ) -> Result<(#result, ::vmmc_rpc::Bulk), ::vmmc_rpc::RpcError> {
+                let wanted = bytes.end.saturating_sub(bytes.start);
+                let arguments = ::vmmc_rpc::encode(&(#(#names,)* wanted,));
+                let request = self.client.request(#number).arguments(&arguments)#(#with_bulk)*;
+                self.client.decode_bulk(#number, request.into_region(region, bytes).call()?)
             }
         }
     }

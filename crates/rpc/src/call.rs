@@ -8,12 +8,12 @@ use crate::client::Client;
 use crate::error::RpcError;
 use crate::figures::Counted;
 use crate::limits::FAILURE_BYTES_MAX;
-use crate::link::Link;
+use crate::link::{BulkResult, Link, NO_BULK};
 use crate::server::Shared;
 use crate::wire::{Request, Status};
 use std::sync::Arc;
 use std::time::Duration;
-use vmmc::{AccessError, Frame, PayloadToken, Sender};
+use vmmc::{AccessError, Frame, Sender, Source};
 use vmmc_host::{Deadline, Nanos};
 
 /// A call, which its handler answers, from whatever thread and whenever, or passes on. Dropping it
@@ -154,30 +154,41 @@ impl Call {
     /// Answers with a result. One of more than 32 MiB is an error for the
     /// caller.
     pub fn answer(self, result: &[u8]) {
-        self.end(Status::Done, result, None);
+        self.end(Status::Done, result, NO_BULK);
     }
 
-    /// Answers with a short result, and a bulk result for the buffer of the caller. Without one
-    /// ([`wants_bulk`](Self::wants_bulk)) the bulk is dropped.
-    pub fn answer_with_bulk(self, result: &[u8], bulk: &[u8]) {
-        let token = self.head.token;
-        self.end(Status::Done, result, token.map(|token| (token, bulk)));
+    /// Answers with a short result, and a bulk result for the buffer of the caller, from whatever
+    /// memory it is in: bytes, a range of an export or of registered memory, or several of them
+    /// ([`Gather`](vmmc::Gather)). Without a buffer ([`wants_bulk`](Self::wants_bulk)) the bulk is
+    /// dropped. On return its memory may be changed.
+    ///
+    /// To a caller of this node the bytes go straight from there into its buffer. To one of another
+    /// node registered memory goes without a copy, and this returns when that node has it: within
+    /// the session's timeout, or as soon as the node is given up. Other memory is copied, as is all
+    /// that finds earlier answers waiting. If the range reaches past its memory the call has
+    /// failed, and its caller is told why.
+    pub fn answer_with_bulk<'a>(self, result: &[u8], bulk: impl Source<'a>) {
+        match (bulk.check(), self.head.token) {
+            (Err(error), _) => self.fail(&format!("its bulk result: {error}")),
+            (Ok(()), None) => self.end(Status::Done, result, NO_BULK),
+            (Ok(()), Some(token)) => self.end(Status::Done, result, Some((token, bulk))),
+        }
     }
 
     /// Says that it failed, and how, in up to 512 bytes.
     pub fn fail(self, message: &str) {
         let end = (0..=message.len().min(FAILURE_BYTES_MAX)).rev().find(|end| message.is_char_boundary(*end));
-        self.end(Status::Failed, &message.as_bytes()[..end.unwrap_or(0)], None);
+        self.end(Status::Failed, &message.as_bytes()[..end.unwrap_or(0)], NO_BULK);
     }
 
     /// Says that there is no such method.
     pub fn no_method(self) {
-        self.end(Status::NoMethod, b"", None);
+        self.end(Status::NoMethod, b"", NO_BULK);
     }
 
     /// Says that the arguments are none of this method.
     pub fn bad_arguments(self) {
-        self.end(Status::BadArguments, b"", None);
+        self.end(Status::BadArguments, b"", NO_BULK);
     }
 
     /// Passes the call on to another server, with other arguments if need be: that one answers the
@@ -194,7 +205,7 @@ impl Call {
         let left = self.left();
         if left.is_zero() {
             // Its caller has ended it.
-            self.end(Status::Late, b"", None);
+            self.end(Status::Late, b"", NO_BULK);
             return Ok(());
         }
         if let Err(error) = self.shared.pass_on(&self.name(), to, || {
@@ -217,22 +228,22 @@ impl Call {
     /// Ends it before a handler has begun.
     pub(crate) fn refuse(mut self, status: Status) {
         self.open = false;
-        self.link.answer(self.head.id, status, b"", None);
+        self.link.answer(self.head.id, status, b"");
     }
 
-    fn end(mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
+    fn end<'a>(mut self, status: Status, result: &[u8], bulk: BulkResult<impl Source<'a>>) {
         self.close(status, result, bulk);
     }
 
-    fn close(&mut self, status: Status, result: &[u8], bulk: Option<(PayloadToken, &[u8])>) {
+    fn close<'a>(&mut self, status: Status, result: &[u8], bulk: BulkResult<impl Source<'a>>) {
         self.open = false;
         if !self.shared.is_here() {
             return;
         }
         // First, so that whoever has the answer finds the call gone.
         self.shared.finished(self, status);
-        if !self.link.answer(self.head.id, status, result, bulk) {
-            self.link.answer(self.head.id, Status::ResultTooLong, b"", None);
+        if !self.link.answer_with_bulk(self.head.id, status, result, bulk) {
+            self.link.answer(self.head.id, Status::ResultTooLong, b"");
         }
     }
 }
@@ -241,7 +252,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if self.open {
             let status = if std::thread::panicking() { Status::Panicked } else { Status::Unanswered };
-            self.close(status, b"", None);
+            self.close(status, b"", NO_BULK);
         }
     }
 }

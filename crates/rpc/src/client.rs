@@ -16,12 +16,13 @@ use crate::error::RpcError;
 use crate::limits::{BULK_DEFAULT, FRAMES_DEFAULT, SERVICE_NAME_BYTES_MAX};
 use crate::wire::{CallId, Message, VERSION};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
-use vmmc::{Access, Connection, Endpoint, Frame, Session, TokenBuffer, TokenPool, WaitError};
+use vmmc::{Access, Connection, Endpoint, Frame, Session, TokenBuffer, TokenPool, TokenRegion, WaitError};
 use vmmc_host::os::RandomWords;
 use vmmc_host::{Deadline, Nanos};
 
@@ -138,9 +139,19 @@ pub struct Request<'a> {
     method: u16,
     arguments: &'a [u8],
     bulk: &'a [u8],
-    wants_bulk: bool,
+    landing: Landing<'a>,
     in_frame: bool,
     timeout: Duration,
+}
+
+/// Where a bulk result is to land.
+#[derive(Clone)]
+enum Landing<'a> {
+    /// Nowhere: none is wanted.
+    None,
+    /// In a buffer of the client.
+    Buffer,
+    Region(&'a TokenRegion, Range<u64>),
 }
 
 /// A call under way, to be polled, waited for, or awaited in whatever executor. Dropping it
@@ -301,7 +312,19 @@ impl Client {
     /// A call of a method, to be made with more than arguments, or not to be waited for.
     pub fn request(&self, method: u16) -> Request<'_> {
         let timeout = self.inner.timeout;
-        Request { client: self, method, arguments: &[], bulk: &[], wants_bulk: false, in_frame: false, timeout }
+        Request { client: self, method, arguments: &[], bulk: &[], landing: Landing::None, in_frame: false, timeout }
+    }
+
+    /// A region of so many bytes for bulk results, [`Request::into_region`], of up to so many calls
+    /// at a time: memory of this process, where they stay. A client has up to
+    /// [`TOKEN_REGIONS_MAX`](vmmc::limits::TOKEN_REGIONS_MAX). Whoever may answer
+    /// ([`ClientBuilder::answered_by`]) and is of this node can write all of it.
+    ///
+    /// # Errors
+    /// [`RpcError::Token`]; [`RpcError::Access`]: the process was forked.
+    pub fn region(&self, calls: u64, bytes: u64) -> Result<TokenRegion, RpcError> {
+        self.inner.must_be_here()?;
+        self.inner.buffers.region(calls, bytes).map_err(|error| self.inner.token_error(error))
     }
 
     /// Takes answers that have come, and runs their continuations; does not wait. Those that said

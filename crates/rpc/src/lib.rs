@@ -107,4 +107,5 @@ pub use typed::{Reply, Typed};
 pub const PING_METHOD: u16 = 0;
 #[doc(hidden)]
 pub use typed::{bulk_of, decode, encode};
+pub use vmmc::TokenRegion;
 pub use vmmc_rpc_macros::service;

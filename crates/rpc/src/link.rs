@@ -7,9 +7,9 @@ use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, AN
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
-use vmmc::{Connection, MessageError, PayloadToken};
+use vmmc::{Connection, MessageError, PayloadToken, Source, TransferError};
 
 /// A process: session of its node, and number there.
 pub(crate) type Asker = (u32, u32);
@@ -74,7 +74,9 @@ impl Answer {
 }
 
 /// A bulk result, for the buffer of the caller's token.
-pub(crate) type BulkResult<'a> = Option<(PayloadToken, &'a [u8])>;
+pub(crate) type BulkResult<S> = Option<(PayloadToken, S)>;
+/// None of any kind.
+pub(crate) const NO_BULK: BulkResult<&[u8]> = None;
 
 impl Link {
     pub(crate) fn new(
@@ -117,7 +119,7 @@ impl Link {
         if let Some(via) = &self.via {
             let Origin { node, endpoint, .. } = &self.origin;
             let why = format!("it cannot reach {endpoint} on node {node}");
-            via.answer(id, Status::DelegateLost, why.as_bytes(), None);
+            via.answer(id, Status::DelegateLost, why.as_bytes());
         }
     }
 
@@ -135,11 +137,22 @@ impl Link {
     /// Greets the caller.
     pub(crate) fn welcome(&self, version: u16) {
         let control = Message::Welcome { version }.encode();
-        self.send(None, control.bytes(), &[], None);
+        self.send(None, control.bytes(), &[], NO_BULK);
     }
 
     /// Tells how a call ended. False: the result does not fit.
-    pub(crate) fn answer(&self, id: CallId, status: Status, result: &[u8], bulk: BulkResult<'_>) -> bool {
+    pub(crate) fn answer(&self, id: CallId, status: Status, result: &[u8]) -> bool {
+        self.answer_with_bulk(id, status, result, NO_BULK)
+    }
+
+    /// The same; the bulk is inside of its memory.
+    pub(crate) fn answer_with_bulk<'a>(
+        &self,
+        id: CallId,
+        status: Status,
+        result: &[u8],
+        bulk: BulkResult<impl Source<'a>>,
+    ) -> bool {
         let inline = result.len() <= ANSWER_INLINE_BYTES_MAX;
         let (body, long) = if inline { (result, &[][..]) } else { (&[][..], result) };
         let control = Message::Answer { id, status, body }.encode();
@@ -147,7 +160,7 @@ impl Link {
     }
 
     /// False: the caller takes no long results.
-    fn send(&self, id: Option<CallId>, control: &[u8], result: &[u8], bulk: BulkResult<'_>) -> bool {
+    fn send<'a>(&self, id: Option<CallId>, control: &[u8], result: &[u8], bulk: BulkResult<impl Source<'a>>) -> bool {
         let mut out = self.out();
         if self.is_dead() {
             id.into_iter().for_each(|id| self.undelivered(id));
@@ -159,10 +172,10 @@ impl Link {
             if most == 0 && !result.is_empty() {
                 return false;
             }
-            let sent = match bulk {
+            let sent = match &bulk {
                 _ if !direct => None,
                 Some((token, bulk)) if result.is_empty() => {
-                    Some(connection.send_by_token_within(control, token, bulk, Duration::ZERO))
+                    Some(connection.send_by_token_within(control, *token, bulk.clone(), Duration::ZERO))
                 }
                 None if result.len() <= most => Some(connection.send_within(control, result, Duration::ZERO)),
                 // It goes in pieces.
@@ -170,6 +183,8 @@ impl Link {
             };
             match sent {
                 None | Some(Err(MessageError::Full { .. })) => {}
+                // Its memory is of another session: a copy goes.
+                Some(Err(MessageError::Transfer { error: TransferError::ForeignBuffer { .. }, .. })) => {}
                 Some(Ok(())) => return true,
                 Some(Err(_)) => {
                     self.give_up(&mut out);
@@ -181,7 +196,8 @@ impl Link {
             Some(_) => ANSWERS_WAITING_BYTES_MAX,
             None => ANSWERS_UNCONNECTED_BYTES_MAX,
         };
-        let bytes = result.len() + bulk.map_or(0, |(_, bulk)| bulk.len());
+        let bulk = bulk.map(|(token, bulk)| (token, bulk.copied().expect("it is inside of its memory")));
+        let bytes = result.len() + bulk.as_ref().map_or(0, |(_, bulk)| bulk.len());
         // One that is long by itself may wait, if somebody is there to take it.
         let alone = out.connection.is_some() && direct;
         let over = out.waiting_bytes + bytes > most && !alone;
@@ -190,7 +206,6 @@ impl Link {
             return true;
         }
         out.waiting_bytes += bytes;
-        let bulk = bulk.map(|(token, bulk)| (token, bulk.to_vec()));
         out.waiting.push_back(Answer { id, control: control.to_vec(), result: result.to_vec(), gone: 0, bulk });
         if direct {
             // What goes in pieces begins to go now.
@@ -205,7 +220,7 @@ impl Link {
 
     /// Sends what waits, as far as there is room; says whether there was some.
     pub(crate) fn push(&self) -> bool {
-        let mut out = self.out();
+        let Some(mut out) = self.out_now() else { return false };
         let moved = self.push_from(&mut out);
         if out.waiting.is_empty() {
             self.waits.store(false, Ordering::Relaxed);
@@ -234,9 +249,19 @@ impl Link {
 
     /// Looks whether the caller is still there.
     pub(crate) fn look(&self) {
-        let mut out = self.out();
+        let Some(mut out) = self.out_now() else { return };
         if out.connection.as_ref().is_some_and(|connection| connection.broken().is_some()) {
             self.give_up(&mut out);
+        }
+    }
+
+    /// None: another thread gives an answer, from memory that it waits to have back: the server
+    /// does not wait with it.
+    fn out_now(&self) -> Option<std::sync::MutexGuard<'_, Out>> {
+        match self.out.try_lock() {
+            Ok(out) => Some(out),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("no panic while the lock is held"),
         }
     }
 

@@ -470,7 +470,7 @@ impl Serving {
                     Pieces::All(bytes) => split_pieces(head.arguments, bytes, frame, 0),
                     Pieces::TooMany => {
                         self.shared.figures.add(Count::Busy);
-                        link.answer(head.id, Status::Busy, b"", None);
+                        link.answer(head.id, Status::Busy, b"");
                         return;
                     }
                 };
@@ -482,8 +482,7 @@ impl Serving {
             Some(Message::Forward { head }) => {
                 let Some(frame) = frame else { return self.misbehaved() };
                 let via = self.by_sender.get(&sender).cloned();
-                let tell =
-                    |why: &[u8]| via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why, None));
+                let tell = |why: &[u8]| via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why));
                 let (begun, in_pieces) = match self.collected.take(sender, head.id) {
                     Pieces::None => (frame.to_vec(), false),
                     Pieces::All(bytes) => (bytes, true),
@@ -564,7 +563,7 @@ impl Serving {
 
     fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: (Vec<u8>, BulkArgument)) {
         if head.method == PING_METHOD {
-            link.answer(head.id, Status::NoMethod, b"", None);
+            link.answer(head.id, Status::NoMethod, b"");
             return;
         }
         let now = self.shared.now();
@@ -757,7 +756,7 @@ impl Serving {
     /// Tells a caller that a call which was passed on has no answer.
     fn tell_lost(&self, link: u64, id: CallId, why: &[u8]) {
         if let Some(link) = self.by_origin.values().find(|of| of.number == link) {
-            link.answer(id, Status::DelegateLost, why, None);
+            link.answer(id, Status::DelegateLost, why);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::limits::BULK_FILLED_BYTES_MAX;
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 use std::marker::PhantomData;
+use vmmc::Source;
 
 /// As it goes to the other side.
 ///
@@ -63,8 +64,9 @@ impl<T: Serialize> Reply<T> {
         self.call.answer(&encode(result));
     }
 
-    /// Gives the result, and the bytes for the caller's `&mut [u8]`, from wherever they are.
-    pub fn answer_with_bulk(self, result: &T, bulk: &[u8]) {
+    /// Gives the result, and the bytes for the caller's `&mut [u8]`, from wherever they are: as
+    /// [`Call::answer_with_bulk`].
+    pub fn answer_with_bulk<'a>(self, result: &T, bulk: impl Source<'a>) {
         self.call.answer_with_bulk(&encode(result), bulk);
     }
 

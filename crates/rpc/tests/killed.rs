@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use vmmc::Session;
-use vmmc_rpc::{Call, Client, RpcError, Server};
+use vmmc::{Export, Session};
+use vmmc_rpc::{Call, Client, RpcError, Server, TokenRegion};
 
 /// Within this time a death is reported. It is promised to be one second; the rest is for busy
 /// machines.
@@ -22,6 +22,10 @@ const READ: u16 = 2;
 /// Takes a millisecond.
 const SLOW: u16 = 3;
 const BULK_BYTES: usize = 60_000;
+/// Calls under way at once.
+const CALLS: u64 = 20;
+/// Bulk results that are told apart.
+const PATTERNS: u64 = 4;
 
 /// A child process in some role; killed when dropped.
 struct Role(Child);
@@ -59,27 +63,39 @@ fn child_process() {
     let session = Session::builder().node(&node).start_node(false).timeout(LONG).attach().unwrap();
     match role.as_str() {
         "server" => {
-            let server = Server::new(&session, "victim").threads(1).serve(handle).unwrap();
+            let server = Server::new(&session, "victim").threads(1).serve(handler(&session)).unwrap();
             println!("ready");
             eventually("it is killed", || !server.is_serving());
         }
         "client" => {
-            let client = Client::new(&session, "steady").connect().unwrap();
+            let caller = Caller::new(Client::new(&session, "steady").connect().unwrap());
             println!("ready");
             loop {
-                let mut all: Vec<_> = (0..20).map(|n| start(&client, n)).collect();
-                all.drain(..).for_each(|(pending, number)| check(number, pending.wait()).map(drop).unwrap());
+                let mut all: Vec<_> = (0..CALLS).map(|number| (number, caller.start(number).unwrap())).collect();
+                all.drain(..).for_each(|(number, pending)| caller.check(number, pending.wait()).unwrap());
             }
         }
         role => panic!("no role {role}"),
     }
 }
 
-fn handle(call: Call) {
+/// Bulk results come from an export.
+fn handler(session: &Session) -> impl Fn(Call) + Send + Sync + 'static {
+    let export = session.export(PATTERNS * BULK_BYTES as u64).create().unwrap();
+    for number in 0..PATTERNS {
+        export.write(number * BULK_BYTES as u64, &pattern(BULK_BYTES, number as u8)).unwrap();
+    }
+    move |call| handle(call, &export)
+}
+
+fn handle(call: Call, export: &Export) {
     let number = u64::from_le_bytes(call.arguments().try_into().expect("eight bytes"));
     match call.method() {
         ECHO => call.answer(&number.to_le_bytes()),
-        READ => call.answer_with_bulk(&number.to_le_bytes(), &pattern(BULK_BYTES, number as u8)),
+        READ => {
+            let start = number % PATTERNS * BULK_BYTES as u64;
+            call.answer_with_bulk(&number.to_le_bytes(), export.range(start..start + BULK_BYTES as u64));
+        }
         SLOW => {
             std::thread::sleep(Duration::from_millis(1));
             call.answer(&number.to_le_bytes());
@@ -88,28 +104,53 @@ fn handle(call: Call) {
     }
 }
 
-/// Starts a call of one kind or another.
-fn start(client: &Client, number: u64) -> (vmmc_rpc::Pending, u64) {
-    (try_start(client, number).expect("the server lives"), number)
+/// Makes calls of several kinds.
+struct Caller {
+    client: Client,
+    /// Where half of the bulk results land.
+    region: TokenRegion,
 }
 
-fn try_start(client: &Client, number: u64) -> Result<vmmc_rpc::Pending, RpcError> {
-    let arguments = number.to_le_bytes();
-    match number % 3 {
-        0 => client.request(ECHO).arguments(&arguments).start(),
-        1 => client.request(SLOW).arguments(&arguments).start(),
-        _ => client.request(READ).arguments(&arguments).wants_bulk().start(),
+impl Caller {
+    fn new(client: Client) -> Caller {
+        let region = client.region(CALLS, CALLS * BULK_BYTES as u64).unwrap();
+        Caller { client, region }
     }
-}
 
-/// Whether a result is that of its call.
-fn check(number: u64, outcome: Result<vmmc_rpc::Answer, RpcError>) -> Result<(), RpcError> {
-    let answer = outcome?;
-    assert_eq!(answer.result, number.to_le_bytes());
-    if let Some(bulk) = answer.bulk {
-        assert!(number % 3 == 2 && bulk.to_vec().unwrap() == pattern(BULK_BYTES, number as u8));
+    /// Starts a call of one kind or another.
+    fn start(&self, number: u64) -> Result<vmmc_rpc::Pending, RpcError> {
+        let arguments = number.to_le_bytes();
+        let request = |method| self.client.request(method).arguments(&arguments);
+        match number % 6 {
+            0 | 3 => request(ECHO).start(),
+            1 | 4 => request(SLOW).start(),
+            2 => request(READ).wants_bulk().start(),
+            _ => {
+                let place = Self::place(number);
+                request(READ).into_region(&self.region, place..place + BULK_BYTES as u64).start()
+            }
+        }
     }
-    Ok(())
+
+    fn place(number: u64) -> u64 {
+        number % CALLS * BULK_BYTES as u64
+    }
+
+    /// Whether a result is that of its call.
+    fn check(&self, number: u64, outcome: Result<vmmc_rpc::Answer, RpcError>) -> Result<(), RpcError> {
+        let answer = outcome?;
+        assert_eq!(answer.result, number.to_le_bytes());
+        if let Some(bulk) = answer.bulk {
+            let expected = pattern(BULK_BYTES, (number % PATTERNS) as u8);
+            assert!(number % 3 == 2 && bulk.to_vec().unwrap() == expected);
+            if number % 6 == 5 {
+                let mut there = vec![0; BULK_BYTES];
+                self.region.memory().read(Self::place(number), &mut there).unwrap();
+                assert!(there == expected);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What may become of a call whose server is killed. It has been told in time.
@@ -127,6 +168,7 @@ fn servers_that_are_killed_in_mid_call_are_an_error_in_time_and_their_successors
         for round in 0..12u64 {
             let server = Role::start("server", &nodes.name(0));
             let client = Client::new(&session, "victim").node(&nodes.name(0)).connect().unwrap();
+            let caller = Caller::new(client.clone());
             let killed = Mutex::new(None);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -139,7 +181,7 @@ fn servers_that_are_killed_in_mid_call_are_an_error_in_time_and_their_successors
                     let mut all = Vec::new();
                     for _ in 0..5 {
                         number += 1;
-                        match try_start(&client, number) {
+                        match caller.start(number) {
                             Ok(pending) => all.push((number, pending)),
                             Err(error) if is_death(&error) => break,
                             Err(error) => panic!("{error:?}"),
@@ -147,7 +189,7 @@ fn servers_that_are_killed_in_mid_call_are_an_error_in_time_and_their_successors
                     }
                     let none = all.is_empty();
                     for (number, pending) in all {
-                        match check(number, pending.wait()) {
+                        match caller.check(number, pending.wait()) {
                             Ok(()) => done += 1,
                             Err(error) if is_death(&error) => break 'calls,
                             Err(error) => panic!("{error:?}"),
@@ -171,14 +213,16 @@ fn servers_that_are_killed_in_mid_call_are_an_error_in_time_and_their_successors
 fn clients_that_are_killed_in_mid_call_cost_others_nothing() {
     for caller in [0, 1] {
         let nodes = Nodes::daemons();
-        let server = Server::new(&nodes.attach(0), "steady").threads(1).serve(handle).unwrap();
+        let session = nodes.attach(0);
+        let server = Server::new(&session, "steady").threads(1).serve(handler(&session)).unwrap();
         let honest = Client::new(&nodes.attach(caller), "steady").node(&nodes.name(0)).connect().unwrap();
+        let honest = Caller::new(honest);
         let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let number = calls.fetch_add(1, Ordering::Relaxed);
-                    check(number, start(&honest, number).0.wait()).unwrap();
+                    honest.check(number, honest.start(number).unwrap().wait()).unwrap();
                 }
             });
             for round in 0..12 {
@@ -214,6 +258,8 @@ fn delegates_that_are_killed_in_mid_call_are_an_error_in_time() {
         let session = nodes.attach(1);
         let next = Client::new(&session, "victim").node(&nodes.name(0)).connect().unwrap();
         *to.lock().unwrap() = Some(next);
+        // Whoever dies in the middle of a payload keeps its range.
+        let caller = Caller::new(client.clone());
         std::thread::scope(|scope| {
             let kill = scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(2_000 + round * 2_300));
@@ -221,7 +267,7 @@ fn delegates_that_are_killed_in_mid_call_are_an_error_in_time() {
             });
             for number in (round << 32..).take(1_000) {
                 let begun = Instant::now();
-                match check(number, try_start(&client, number).unwrap().wait()) {
+                match caller.check(number, caller.start(number).unwrap().wait()) {
                     Ok(()) => done += 1,
                     Err(error) => {
                         assert!(begun.elapsed() < TOLD, "{error:?} after {:?}", begun.elapsed());

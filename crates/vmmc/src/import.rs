@@ -8,9 +8,8 @@ mod builder;
 
 pub use builder::ImportBuilder;
 
-use crate::buffer::BufferRange;
 use crate::core::{Core, End, Limit, count};
-use crate::error::{CallError, TransferError, millis};
+use crate::error::{AccessError, CallError, TransferError, millis};
 use crate::explain::{Explanation, Path};
 use crate::fetching::Fetching;
 use crate::imports::DeferredErrors;
@@ -354,7 +353,7 @@ impl Import {
         source: &impl source::Sealed<'a>,
         options: SendOptions,
     ) -> Result<(), TransferError> {
-        source.check(&self.shared)?;
+        self.shared.check_source(source)?;
         self.shared.check_send(offset, source.len_bytes(), options.counter)
     }
 
@@ -634,18 +633,24 @@ impl Shared {
     }
 
     /// Checks a range of a buffer against it.
-    pub(crate) fn check_buffer(&self, range: &BufferRange<'_>) -> Result<(), TransferError> {
-        if !range.buffer.is_of(&self.core) {
+    /// Checks a source, or the memory of a target, against what it is of.
+    #[inline]
+    pub(crate) fn check_source<'a>(&self, source: &impl source::Sealed<'a>) -> Result<(), TransferError> {
+        if !source.is_of(&self.core) {
             return Err(TransferError::ForeignBuffer { import: self.label.clone() });
         }
-        let (start, len) = (range.range.start, range.len());
-        range.buffer.check(start, len).map_err(|_| self.outside_source(start, len, range.buffer.len()))
+        source.check_range().map_err(|error| self.outside_source(error))
     }
 
     /// A source or target reaches past its own memory.
     #[cold]
-    pub(crate) fn outside_source(&self, offset: u64, len: u64, size: u64) -> TransferError {
-        TransferError::BufferOutOfBounds { import: self.label.clone(), offset, len, size }
+    fn outside_source(&self, error: AccessError) -> TransferError {
+        match error {
+            AccessError::OutOfBounds { offset, len, size } => {
+                TransferError::BufferOutOfBounds { import: self.label.clone(), offset, len, size }
+            }
+            _ => unreachable!("a range is inside of its memory or not"),
+        }
     }
 
     fn check_word(&self, offset: u64) -> Result<(), TransferError> {

@@ -5,8 +5,9 @@
 //! read, and nothing else.
 
 use crate::buffer::{Buffer, BufferRange};
+use crate::core::Core;
 use crate::engine::Ticket;
-use crate::error::TransferError;
+use crate::error::{AccessError, TransferError};
 use crate::import::{Import, SendOptions, Shared};
 use crate::lent::{Lent, LentRange};
 use crate::limits::INLINE_BYTES_MAX;
@@ -15,6 +16,7 @@ use crate::pinned_table::Indexed;
 use crate::sending::Sending;
 use crate::transfer::Moving;
 use std::ops::Range;
+use std::sync::Arc;
 use vmmc_host::Region;
 use vmmc_nic::TokenPart;
 
@@ -51,7 +53,24 @@ use vmmc_nic::TokenPart;
     message = "`{Self}` is no source of a send",
     note = "send from a `&[u8]`, `buffer.range(..)`, `Pinned(&bytes)`, `session.lend(&bytes)`, `table.range(..)` or `Gather(&[..])`"
 )]
-pub trait Source<'a>: Sealed<'a> {}
+pub trait Source<'a>: Sealed<'a> {
+    /// Whether all of it is inside of its memory; a send of another source is refused.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
+    fn check(&self) -> Result<(), AccessError> {
+        self.check_range()
+    }
+
+    /// A copy of its bytes as they are now.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`]: it reaches past its memory.
+    fn copied(&self) -> Result<Vec<u8>, AccessError> {
+        self.check_range()?;
+        Ok(joined(self))
+    }
+}
 
 /// Any memory, to send from or to fetch into without a copy on the way. Its whole pages are pinned
 /// at first use and stay pinned, so that later transfers cost a lookup in a table.
@@ -114,8 +133,14 @@ pub trait Sealed<'a>: Clone {
     /// Bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Checks it against the memory that it is of, and its session.
-    fn check(&self, shared: &Shared) -> Result<(), TransferError>;
+    /// Checks it against the memory that it is of.
+    fn check_range(&self) -> Result<(), AccessError>;
+
+    /// Whether a session can send from it.
+    fn is_of(&self, core: &Arc<Core>) -> bool {
+        let _ = core;
+        true
+    }
 
     /// Gives its pieces in order.
     fn pieces(&self, each: &mut dyn FnMut(Piece<'_>));
@@ -197,13 +222,13 @@ impl Piece<'_> {
 }
 
 /// All bytes of a source in one place, for a single command.
-pub(crate) fn joined<'a>(source: &impl Sealed<'a>) -> Vec<u8> {
+pub(crate) fn joined<'a>(source: &(impl Sealed<'a> + ?Sized)) -> Vec<u8> {
     let mut all = vec![0; source.len_bytes() as usize];
     join_into(source, &mut all);
     all
 }
 
-fn join_into<'a>(source: &impl Sealed<'a>, all: &mut [u8]) {
+fn join_into<'a>(source: &(impl Sealed<'a> + ?Sized), all: &mut [u8]) {
     let mut at = 0;
     source.pieces(&mut |piece| {
         let end = at + piece.len() as usize;
@@ -263,7 +288,7 @@ impl<'b, B: Bytes<'b>> Sealed<'static> for B {
     }
 
     #[inline]
-    fn check(&self, _shared: &Shared) -> Result<(), TransferError> {
+    fn check_range(&self) -> Result<(), AccessError> {
         Ok(())
     }
 
@@ -313,8 +338,12 @@ impl Sealed<'static> for BufferRange<'_> {
         self.len()
     }
 
-    fn check(&self, shared: &Shared) -> Result<(), TransferError> {
-        shared.check_buffer(self)
+    fn check_range(&self) -> Result<(), AccessError> {
+        self.buffer.check(self.range.start, self.len())
+    }
+
+    fn is_of(&self, core: &Arc<Core>) -> bool {
+        self.buffer.is_of(core)
     }
 
     fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
@@ -373,7 +402,7 @@ impl<'a, B: Bytes<'a>> Sealed<'a> for Pinned<B> {
         self.0.bytes().len() as u64
     }
 
-    fn check(&self, _shared: &Shared) -> Result<(), TransferError> {
+    fn check_range(&self) -> Result<(), AccessError> {
         Ok(())
     }
 
@@ -414,13 +443,13 @@ impl<'a> Sealed<'a> for LentRange<'a> {
         self.range.len() as u64
     }
 
-    fn check(&self, shared: &Shared) -> Result<(), TransferError> {
-        match self.get() {
-            Some(_) => Ok(()),
-            None => {
-                Err(shared.outside_source(self.range.start as u64, self.len_bytes(), self.lent.bytes().len() as u64))
-            }
-        }
+    fn check_range(&self) -> Result<(), AccessError> {
+        let outside = || AccessError::OutOfBounds {
+            offset: self.range.start as u64,
+            len: self.len_bytes(),
+            size: self.lent.bytes().len() as u64,
+        };
+        self.get().map(drop).ok_or_else(outside)
     }
 
     fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
@@ -451,10 +480,14 @@ impl<'a> Sealed<'a> for Indexed<'a> {
         self.bytes.len() as u64
     }
 
-    fn check(&self, shared: &Shared) -> Result<(), TransferError> {
+    fn check_range(&self) -> Result<(), AccessError> {
         match self.is_placed() {
             true => Ok(()),
-            false => Err(shared.outside_source(self.first_byte(), self.len_bytes(), self.table.bytes())),
+            false => Err(AccessError::OutOfBounds {
+                offset: self.first_byte(),
+                len: self.len_bytes(),
+                size: self.table.bytes(),
+            }),
         }
     }
 
@@ -503,9 +536,14 @@ macro_rules! whole {
                 Sealed::len_bytes(&$part)
             }
 
-            fn check(&self, shared: &Shared) -> Result<(), TransferError> {
+            fn check_range(&self) -> Result<(), AccessError> {
                 let $source = self;
-                $part.check(shared)
+                $part.check_range()
+            }
+
+            fn is_of(&self, core: &Arc<Core>) -> bool {
+                let $source = self;
+                $part.is_of(core)
             }
 
             fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
@@ -583,8 +621,12 @@ impl<'a, S: Source<'a>> Sealed<'a> for Gather<'_, S> {
         self.0.iter().map(S::len_bytes).sum()
     }
 
-    fn check(&self, shared: &Shared) -> Result<(), TransferError> {
-        self.0.iter().try_for_each(|piece| piece.check(shared))
+    fn check_range(&self) -> Result<(), AccessError> {
+        self.0.iter().try_for_each(S::check_range)
+    }
+
+    fn is_of(&self, core: &Arc<Core>) -> bool {
+        self.0.iter().all(|piece| piece.is_of(core))
     }
 
     fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
@@ -667,8 +709,12 @@ impl<'a> Sealed<'a> for AnySource<'a> {
         any!(self, kind => Sealed::len_bytes(kind))
     }
 
-    fn check(&self, shared: &Shared) -> Result<(), TransferError> {
-        any!(self, kind => Sealed::check(kind, shared))
+    fn check_range(&self) -> Result<(), AccessError> {
+        any!(self, kind => Sealed::check_range(kind))
+    }
+
+    fn is_of(&self, core: &Arc<Core>) -> bool {
+        any!(self, kind => Sealed::is_of(kind, core))
     }
 
     fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {

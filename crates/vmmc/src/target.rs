@@ -274,7 +274,7 @@ impl Sealed for BufferRange<'_> {
     }
 
     fn check(&self, shared: &Shared) -> Result<(), TransferError> {
-        shared.check_buffer(self)
+        shared.check_source(self)
     }
 
     fn fetch_mapped(&mut self, mapped: &Mapped, offset: u64) -> Result<(), Fault> {

@@ -47,7 +47,7 @@ impl Shared {
         tag: u64,
         source: &impl source::Sealed<'a>,
     ) -> Result<(TokenPart, u32), TransferError> {
-        source.check(self)?;
+        self.check_source(source)?;
         self.check_right(Rights::WRITE)?;
         let ours = token.table.to_u64() == self.export;
         let ExportKind::Tokens { entries } = self.kind else { return Err(self.op_error(OpError::NotByToken)) };

@@ -311,7 +311,8 @@ impl Table {
 impl Places {
     /// Whether a payload may be, or is on its way to, some of these bytes of the export.
     pub(crate) fn are_taken(&self, bytes: &Range<u64>) -> bool {
-        !bytes.is_empty() && self.taken.iter().any(|taken| taken.start < bytes.end && bytes.start < taken.end)
+        let common = |taken: &Range<u64>| taken.start.max(bytes.start)..taken.end.min(bytes.end);
+        self.taken.iter().any(|taken| !common(taken).is_empty())
     }
 
     fn give_back(&mut self, index: u32) {
@@ -404,9 +405,15 @@ impl TokenPool {
         Ok(region)
     }
 
-    /// Whether a region is one of [`region`](Self::region).
-    pub fn has(&self, region: &TokenRegion) -> bool {
-        self.pooled().regions.iter().any(|(id, _)| *id == region.id())
+    /// Arms a range of a region of this endpoint, [`TokenRegion::arm`].
+    ///
+    /// # Errors
+    /// As for that; [`TokenError::Foreign`]: the region is none of [`region`](Self::region), so the
+    /// endpoint would not tell of what comes there.
+    pub fn arm_region(&self, region: &TokenRegion, range: Range<u64>) -> Result<TokenBuffer, TokenError> {
+        self.session.must_be_here().map_err(TokenError::Access)?;
+        let ours = self.pooled().regions.iter().any(|(id, _)| *id == region.id());
+        if ours { region.arm(range) } else { Err(TokenError::Foreign { endpoint: self.endpoint.clone() }) }
     }
 
     /// As [`Table::came`].

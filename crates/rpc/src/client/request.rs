@@ -3,12 +3,13 @@
 //! Invariant: an outcome is fetched once, and a call that nobody wants any more is withdrawn.
 //! Source: [GMS §3].
 
-use super::{Answer, Begun, Bulk, Outcome, Pending, Request, Sink, Then, Waits};
+use super::{Answer, Begun, Bulk, Landing, Outcome, Pending, Request, Sink, Then, Waits};
 use crate::error::RpcError;
 use crate::wire;
+use std::ops::Range;
 use std::task::Waker;
 use std::time::Duration;
-use vmmc::{AccessError, TokenBuffer};
+use vmmc::{AccessError, TokenBuffer, TokenRegion};
 use vmmc_host::Deadline;
 
 impl<'a> Request<'a> {
@@ -27,7 +28,16 @@ impl<'a> Request<'a> {
 
     /// Wants a bulk result, which lands in a buffer of the client.
     pub fn wants_bulk(mut self) -> Self {
-        self.wants_bulk = true;
+        self.landing = Landing::Buffer;
+        self
+    }
+
+    /// Wants a bulk result, which lands in these bytes of a region of this client
+    /// ([`Client::region`](crate::Client::region)) and stays there: no buffer of the client is
+    /// used, and nothing is copied. From the call until its [`Bulk`] is dropped no other call can
+    /// have any of these bytes.
+    pub fn into_region(mut self, region: &'a TokenRegion, bytes: Range<u64>) -> Self {
+        self.landing = Landing::Region(region, bytes);
         self
     }
 
@@ -80,13 +90,13 @@ impl<'a> Request<'a> {
     }
 
     fn begin(self, sink: Sink) -> Result<Begun, RpcError> {
-        let Request { client, method, arguments, bulk, wants_bulk, in_frame, timeout } = self;
+        let Request { client, method, arguments, bulk, landing, in_frame, timeout } = self;
         let inner = &*client.inner;
         let service = || inner.service.clone();
         inner.must_be_here()?;
         let at = inner.now();
         let deadline = Deadline(at + timeout);
-        let buffer = if wants_bulk { Some(inner.arm()?) } else { None };
+        let buffer = inner.arm(landing)?;
         let token = buffer.as_ref().map(TokenBuffer::token);
         let id = {
             let mut known = inner.known();

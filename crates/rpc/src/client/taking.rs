@@ -3,7 +3,7 @@
 //! Invariant: of those that wait, one takes answers; whoever takes one tells those whose it is with
 //! no lock held. Source: [GMS §3].
 
-use super::{Answer, Begun, Continued, Inner, Known, Outcome, Sink, Then, Waits};
+use super::{Answer, Begun, Continued, Inner, Known, Landing, Outcome, Sink, Then, Waits};
 use crate::client::Bulk;
 use crate::error::RpcError;
 use crate::limits::{
@@ -16,7 +16,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
-use vmmc::{ByToken, Connection, Endpoint, Frame, Gather, MessageError, TokenBuffer, WaitError};
+use vmmc::{ByToken, Connection, Endpoint, Frame, Gather, MessageError, TokenBuffer, TokenError, WaitError};
 use vmmc_host::{Deadline, Nanos};
 
 impl Inner {
@@ -26,8 +26,17 @@ impl Inner {
         self.clock.must_be_here().map_err(access)
     }
 
-    pub(super) fn arm(&self) -> Result<TokenBuffer, RpcError> {
-        self.buffers.arm().map_err(|error| RpcError::Token { service: self.service.clone(), error: Box::new(error) })
+    pub(super) fn arm(&self, landing: Landing<'_>) -> Result<Option<TokenBuffer>, RpcError> {
+        let armed = match landing {
+            Landing::None => return Ok(None),
+            Landing::Buffer => self.buffers.arm(),
+            Landing::Region(region, bytes) => self.buffers.arm_region(region, bytes),
+        };
+        armed.map(Some).map_err(|error| self.token_error(error))
+    }
+
+    pub(super) fn token_error(&self, error: TokenError) -> RpcError {
+        RpcError::Token { service: self.service.clone(), error: Box::new(error) }
     }
 
     pub(crate) fn send_request(

@@ -115,6 +115,7 @@ macro_rules! suite {
                 tokens: a_token_lets_one_payload_in_and_none_when_it_is_wrong_or_cancelled,
                 tokens: token_tables_say_what_is_wrong_with_what_they_are_given,
                 tokens: a_buffer_whose_payload_never_ends_is_kept_back,
+                tokens: ranges_of_a_region_take_payloads_where_no_other_token_is,
                 endpoints: an_event_loop_leaves_wake_ups_to_a_thread_that_waits,
                 endpoints: payloads_by_token_land_in_their_buffer_and_messages_say_so,
                 endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,

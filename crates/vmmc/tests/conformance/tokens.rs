@@ -2,7 +2,8 @@
 
 use crate::nodes::{Nodes, Place, SHORT, pattern};
 use vmmc::{
-    AccessError, Arrival, Gather, Import, PayloadToken, Pinned, Rights, SendOptions, Session, TokenTable, TransferError,
+    AccessError, AnySource, Arrival, Gather, Import, PayloadToken, Pinned, Rights, SendOptions, Session, TokenError,
+    TokenTable, TransferError,
 };
 use vmmc_nic::OpError;
 
@@ -162,4 +163,68 @@ pub(crate) fn a_buffer_whose_payload_never_ends_is_kept_back(nodes: &dyn Nodes) 
     // It has ended after all.
     word.store(filling | 3, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(s.table.arm().unwrap().expect("free again").token().index, token.index);
+}
+
+pub(crate) fn ranges_of_a_region_take_payloads_where_no_other_token_is(nodes: &dyn Nodes) {
+    for place in Place::ALL {
+        let owner = nodes.attach(0);
+        let region = owner.token_region(3, BYTES).mappable(place == Place::Mapped).create().unwrap();
+        let user = nodes.attach(if place == Place::Network { 1 } else { 0 });
+        let builder = user.import_id(region.id()).rights(Rights::WRITE);
+        let builder = if place == Place::Network { builder.node(&nodes.name(0)) } else { builder };
+        let import = builder.open().unwrap();
+        let from = user.export(BYTES).create().unwrap();
+        from.write(0, &pattern(BYTES as usize, 1)).unwrap();
+        for (start, len) in [(0, BYTES), (7, 0), (1, 100), (299_000, 1_000), (4_095, 50_002)] {
+            region.memory().write(0, &vec![0xaa; BYTES as usize]).unwrap();
+            let armed = region.arm(start..start + len).unwrap();
+            import.send_token(armed.token(), 1, from.range(5..5 + (len + 1).min(BYTES - 5))).unwrap();
+            import.flush().unwrap();
+            let came = armed.poll().unwrap().is_some();
+            assert_eq!(came, len == BYTES, "{place:?}: it is longer than the range, but where that is all");
+            let parts = [AnySource::Buffer(from.buffer(), 0..len / 2), AnySource::Bytes(&[9; 3])];
+            let whole = len / 2 + 3;
+            if !came && whole <= len {
+                import.send_token(armed.token(), 2, Gather(&parts[..])).unwrap();
+                assert_eq!(armed.wait().unwrap(), Arrival { tag: 2, len: whole });
+                let mut expected = vec![0xaa; BYTES as usize];
+                expected[start as usize..][..len as usize / 2]
+                    .copy_from_slice(&pattern(BYTES as usize, 1)[..len as usize / 2]);
+                expected[(start + len / 2) as usize..][..3].fill(9);
+                let mut there = vec![0; BYTES as usize];
+                region.memory().read(0, &mut there).unwrap();
+                assert!(there == expected, "{place:?} {start} {len}");
+            }
+        }
+        let armed = [region.arm(0..10).unwrap(), region.arm(10..20).unwrap(), region.arm(30..30).unwrap()];
+        assert_eq!(region.arm(9..11).map(drop), Err(TokenError::Ranges { most: 3 }));
+        let [first, second, _empty] = armed;
+        drop(second);
+        assert_eq!(region.arm(9..11).map(drop), Err(TokenError::Taken { start: 9, end: 11 }));
+        assert_eq!(
+            region.arm(u64::MAX..u64::MAX).map(drop),
+            Err(TokenError::OutOfBounds { start: u64::MAX, end: u64::MAX, size: BYTES })
+        );
+        drop(first);
+        region.arm(0..BYTES).unwrap();
+        // A payload that never ends keeps its range, and no other one.
+        if let Some(entries) = import.as_ptr() {
+            let armed = region.arm(100..200).unwrap();
+            let entry = entries.wrapping_add(armed.token().index as usize * 64).cast::<u64>().cast_mut();
+            // SAFETY: as above.
+            let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(entry) };
+            let filling = vmmc_nic::TokenState::Filling.word(armed.token().key);
+            word.store(filling, std::sync::atomic::Ordering::SeqCst);
+            drop(armed);
+            assert_eq!(region.arm(199..300).map(drop), Err(TokenError::Taken { start: 199, end: 300 }));
+            region.arm(200..300).unwrap();
+            // It has ended after all.
+            word.store(filling | 3, std::sync::atomic::Ordering::SeqCst);
+            region.arm(0..BYTES).unwrap();
+        }
+    }
+    for (ranges, bytes) in [(0, 8), (1, 0), (4_097, 8), (1, (1 << 30) + 1), (u64::MAX, u64::MAX)] {
+        let refused = nodes.attach(0).token_region(ranges, bytes).create().map(drop);
+        assert!(matches!(refused, Err(vmmc::ExportError::Tokens { .. })), "{refused:?}");
+    }
 }
