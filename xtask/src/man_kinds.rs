@@ -46,6 +46,7 @@ const BEHIND: &[(&str, &[&str])] = &[
     ("vmmc_rpc_call", &["Call"]),
     ("vmmc_rpc_client", &["Client", "Request", "Call"]),
     ("vmmc_rpc_pending", &["Pending", "Request"]),
+    ("vmmc_rpc_region", &["TokenRegion"]),
     ("vmmc_rpc_server", &["Server"]),
     ("vmmc_session", &["Session"]),
     ("vmmc_table", &["PinnedTable"]),

@@ -52,6 +52,8 @@ const CALL: &[&str] = &[
     "FORKED",
     "VERSION",
 ];
+/// Bytes of a region that a bulk result cannot land in.
+const REGION: &[&str] = &["OUT_OF_BOUNDS", "BUSY"];
 /// What their servers, and the ways to those, make of them.
 const ANSWER: &[&str] = &[
     "NO_METHOD",
@@ -162,9 +164,14 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_rpc_client_connect", TRANSFER),
     ("vmmc_rpc_client_call", CALL),
     ("vmmc_rpc_client_call", ANSWER),
+    ("vmmc_rpc_client_call", REGION),
     ("vmmc_rpc_client_start", CALL),
+    ("vmmc_rpc_client_start", REGION),
     ("vmmc_rpc_client_then", CALL),
+    ("vmmc_rpc_client_then", REGION),
     ("vmmc_rpc_client_then", &["INVALID"]),
+    ("vmmc_rpc_client_region", NODE),
+    ("vmmc_rpc_client_region", &["FULL", "MEMORY_SHORT", "SYSTEM"]),
     ("vmmc_rpc_client_poll", &["FORKED"]),
     ("vmmc_rpc_client_background", &["SYSTEM", "FORKED", "VERSION"]),
     ("vmmc_rpc_client_outstanding", &["FORKED"]),
@@ -184,6 +191,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_rpc_call_cancelled", &["STALE", "FORKED"]),
     ("vmmc_rpc_call_defer", &["STALE", "FORKED"]),
     ("vmmc_rpc_call_answer*", &["STALE", "FORKED"]),
+    ("vmmc_rpc_call_answer_from", &["OUT_OF_BOUNDS"]),
     ("vmmc_rpc_call_fail", &["STALE", "FORKED"]),
     ("vmmc_rpc_call_refuse", &["INVALID", "STALE", "FORKED"]),
     ("vmmc_rpc_call_pass_on", CALL),
@@ -327,6 +335,7 @@ const HANDLES: &[&str] = &[
     "rpc_call",
     "rpc_client",
     "rpc_pending",
+    "rpc_region",
     "rpc_server",
     "session",
     "table",

@@ -683,6 +683,11 @@ typedef struct vmmc_rpc_client vmmc_rpc_client;
 typedef struct vmmc_rpc_pending vmmc_rpc_pending;
 
 /**
+ * Memory of a client for bulk results.
+ */
+typedef struct vmmc_rpc_region vmmc_rpc_region;
+
+/**
  * A server of a service.
  */
 typedef struct vmmc_rpc_server vmmc_rpc_server;
@@ -1352,6 +1357,20 @@ typedef struct vmmc_rpc_request {
      * How long to wait for the answer, microseconds; 0: as the client's options say.
      */
     int64_t timeout_us;
+    /**
+     * A region of the client by vmmc_rpc_client_region(): a bulk result is wanted, and lands there
+     * and stays there. NULL: VMMC_RPC_WANTS_BULK says whether one is wanted.
+     */
+    const struct vmmc_rpc_region *region;
+    /**
+     * First byte of the region for it.
+     */
+    uint64_t region_from;
+    /**
+     * Bytes that it can have. From the call until its answer is freed no other call can have any
+     * of them.
+     */
+    uint64_t region_len;
 } vmmc_rpc_request;
 
 /**
@@ -1970,8 +1989,8 @@ enum vmmc_status vmmc_export_memory(const struct vmmc_session *session,
                                     struct vmmc_export **export_);
 
 /**
- * Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those
- * of vmmc_buffer_create() do.
+ * Exports the memory of a buffer; they share it. Importers of this node map that of a buffer made
+ * by vmmc_buffer_create(); others, which may share pages, they reach through the engine.
  */
 enum vmmc_status vmmc_export_buffer(const struct vmmc_session *session,
                                     const struct vmmc_buffer *buffer,
@@ -2680,6 +2699,28 @@ enum vmmc_status vmmc_rpc_client_connect(const struct vmmc_session *session,
                                          struct vmmc_rpc_client **client);
 
 /**
+ * A region of `bytes` bytes for bulk results of up to `calls` calls at a time (`region` of
+ * vmmc_rpc_request), which stay there: nothing is copied, and no buffer of the client is used. Its
+ * memory is vmmc_rpc_region_buffer(). Whoever may answer and is of this node can write all of it.
+ * A client has up to 64 regions.
+ */
+enum vmmc_status vmmc_rpc_client_region(const struct vmmc_rpc_client *client,
+                                        uint64_t calls,
+                                        uint64_t bytes,
+                                        struct vmmc_rpc_region **region);
+
+/**
+ * The memory of a region: to read, to send from, to answer from, to export. The buffer stays when
+ * the region is freed.
+ */
+enum vmmc_status vmmc_rpc_region_buffer(const struct vmmc_rpc_region *region, struct vmmc_buffer **buffer);
+
+/**
+ * Frees a region; it ends when the answers in it are freed too.
+ */
+enum vmmc_status vmmc_rpc_region_free(struct vmmc_rpc_region *region);
+
+/**
  * Calls a method, and waits for the answer, which the caller frees by vmmc_rpc_answer_free().
  * After an error vmmc_error_may_have_happened() tells whether the call may have been carried out
  * all the same.
@@ -2849,6 +2890,20 @@ enum vmmc_status vmmc_rpc_call_answer_bulk(struct vmmc_rpc_call *call_,
                                            size_t len,
                                            const void *bulk,
                                            size_t bulk_len);
+
+/**
+ * As vmmc_rpc_call_answer_bulk(), with bulk from memory of every kind, `count` sources one after
+ * the other: registered memory, and that of an export by vmmc_buffer_export(), goes from where it
+ * is straight into the buffer of the caller. To a caller of another node this returns when that
+ * node has what is registered, within the session's timeout, or the node is given up; other memory
+ * is copied. On return the memory may be changed. VMMC_OUT_OF_BOUNDS: a source reaches past its
+ * memory; the call is still to be answered.
+ */
+enum vmmc_status vmmc_rpc_call_answer_from(struct vmmc_rpc_call *call_,
+                                           const void *result,
+                                           size_t len,
+                                           const struct vmmc_source *sources_,
+                                           size_t count);
 
 /**
  * Says that a call failed, and how, in up to 512 bytes; its caller gets VMMC_FAILED. Its handle is

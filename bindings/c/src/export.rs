@@ -224,8 +224,8 @@ pub unsafe extern "C" fn vmmc_export_memory(
     unsafe { give(export_, "export", make) }
 }
 
-/// Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those
-/// of vmmc_buffer_create() do.
+/// Exports the memory of a buffer; they share it. Importers of this node map that of a buffer made
+/// by vmmc_buffer_create(); others, which may share pages, they reach through the engine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_buffer(
     session: *const vmmc_session,
@@ -235,14 +235,8 @@ pub unsafe extern "C" fn vmmc_export_buffer(
 ) -> vmmc_status {
     let make = || {
         let buffer = get(buffer)?;
-        let memory = buffer.memory();
-        if memory.len_bytes() != buffer.len() {
-            return Err(Failure::invalid(
-                "the buffer shares its pages with other memory; export that with vmmc_export_memory",
-            ));
-        }
         // SAFETY: the caller's options.
-        unsafe { create(get(session)?.export_region(memory), options) }
+        unsafe { create(get(session)?.export_buffer(&buffer), options) }
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(export_, "export", make) }

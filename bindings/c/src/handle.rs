@@ -32,6 +32,7 @@ pub(crate) enum Object {
     RpcClient(rpc_client::Object),
     RpcPending(rpc_client::PendingObject),
     RpcAnswer(rpc_client::AnswerObject),
+    RpcRegion(rpc_client::RegionObject),
     RpcServer(rpc_server::Object),
     RpcCall(rpc_server::CallObject),
     Handler(notification::Object),

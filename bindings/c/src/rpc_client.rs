@@ -3,9 +3,11 @@
 //! Invariant: an answer is taken only when there is a handle for it, so none is lost for want of
 //! one. Functions of a client that is freed do not run. Source: `Client` of `crates/rpc`.
 
+use crate::buffer::vmmc_buffer;
 use crate::export::access;
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
+use crate::lists::range;
 use crate::memory::{bytes, bytes_mut, optional_string, string};
 use crate::notification::User;
 use crate::options::{self, Options, known_flags};
@@ -17,7 +19,7 @@ use crate::wait::{duration, optional};
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::Duration;
-use vmmc_rpc::{Answer, Client, Pending, Request, RpcError, Then, limits};
+use vmmc_rpc::{Answer, Client, Pending, Request, RpcError, Then, TokenRegion, limits};
 
 /// A way to a service, for any number of threads.
 pub struct vmmc_rpc_client(());
@@ -43,6 +45,12 @@ pub struct vmmc_rpc_answer(());
 #[derive(Default)]
 pub(crate) struct AnswerObject(OnceLock<Answer>);
 handle!(vmmc_rpc_answer, RpcAnswer, AnswerObject, "answer");
+
+/// Memory of a client for bulk results.
+pub struct vmmc_rpc_region(());
+
+pub(crate) type RegionObject = TokenRegion;
+handle!(vmmc_rpc_region, RpcRegion, RegionObject, "region");
 
 /// For `flags` of vmmc_rpc_client_options: the service of the user `owner` only.
 pub const VMMC_RPC_OWNER: u32 = 1;
@@ -108,6 +116,14 @@ pub struct vmmc_rpc_request {
     pub bulk_len: usize,
     /// How long to wait for the answer, microseconds; 0: as the client's options say.
     pub timeout_us: i64,
+    /// A region of the client by vmmc_rpc_client_region(): a bulk result is wanted, and lands there
+    /// and stays there. NULL: VMMC_RPC_WANTS_BULK says whether one is wanted.
+    pub region: *const vmmc_rpc_region,
+    /// First byte of the region for it.
+    pub region_from: u64,
+    /// Bytes that it can have. From the call until its answer is freed no other call can have any
+    /// of them.
+    pub region_len: u64,
 }
 
 // SAFETY: plain data that starts with its size.
@@ -178,8 +194,13 @@ impl Object {
 }
 
 /// # Safety
-/// `request` is NULL or a request of the caller, whose memory is valid during `'a`.
-unsafe fn request<'a>(client: &'a Client, request: *const vmmc_rpc_request) -> Result<Request<'a>, Failure> {
+/// `request` is NULL or a request of the caller, whose memory is valid during `'a`; its region goes
+/// to `region`.
+unsafe fn request<'a>(
+    client: &'a Client,
+    request: *const vmmc_rpc_request,
+    region: &'a mut Option<TokenRegion>,
+) -> Result<Request<'a>, Failure> {
     if request.is_null() {
         return Err(Failure::invalid("`request` is NULL; give the method and its arguments"));
     }
@@ -193,6 +214,10 @@ unsafe fn request<'a>(client: &'a Client, request: *const vmmc_rpc_request) -> R
     let mut request = client.request(method).arguments(arguments).bulk(bulk);
     if of.flags & VMMC_RPC_WANTS_BULK != 0 {
         request = request.wants_bulk();
+    }
+    if !of.region.is_null() {
+        let part = range(of.region_from, of.region_len)?;
+        request = request.into_region(region.insert(get(of.region)?.clone()), part);
     }
     if let Some(timeout) = optional(of.timeout_us)? {
         request = request.timeout(timeout);
@@ -244,6 +269,42 @@ pub(crate) fn or(given: u64, default: u64) -> u64 {
     if given == 0 { default } else { given }
 }
 
+/// A region of `bytes` bytes for bulk results of up to `calls` calls at a time (`region` of
+/// vmmc_rpc_request), which stay there: nothing is copied, and no buffer of the client is used. Its
+/// memory is vmmc_rpc_region_buffer(). Whoever may answer and is of this node can write all of it.
+/// A client has up to 64 regions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_rpc_client_region(
+    client: *const vmmc_rpc_client,
+    calls: u64,
+    bytes: u64,
+    region: *mut *mut vmmc_rpc_region,
+) -> vmmc_status {
+    let make = || {
+        let region = get(client)?.client()?.region(calls, bytes).map_err(AnswerLost)?;
+        put(handle::Object::RpcRegion(region))
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(region, "region", make) }
+}
+
+/// The memory of a region: to read, to send from, to answer from, to export. The buffer stays when
+/// the region is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_rpc_region_buffer(
+    region: *const vmmc_rpc_region,
+    buffer: *mut *mut vmmc_buffer,
+) -> vmmc_status {
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(buffer, "buffer", || put(handle::Object::Buffer(get(region)?.memory().clone()))) }
+}
+
+/// Frees a region; it ends when the answers in it are freed too.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmmc_rpc_region_free(region: *mut vmmc_rpc_region) -> vmmc_status {
+    call(|| handle::free(region))
+}
+
 /// Calls a method, and waits for the answer, which the caller frees by vmmc_rpc_answer_free().
 /// After an error vmmc_error_may_have_happened() tells whether the call may have been carried out
 /// all the same.
@@ -254,9 +315,9 @@ pub unsafe extern "C" fn vmmc_rpc_client_call(
     answer: *mut *mut vmmc_rpc_answer,
 ) -> vmmc_status {
     let make = || {
-        let (object, spare) = (get(client)?, Spare::new()?);
+        let (object, spare, mut region) = (get(client)?, Spare::new()?, None);
         // SAFETY: the caller's request.
-        let request = unsafe { request(object.client()?, request_) }?;
+        let request = unsafe { request(object.client()?, request_, &mut region) }?;
         give_answer(spare, request.call().map_err(AnswerLost)?)
     };
     // SAFETY: pointers are as the header asks.
@@ -272,9 +333,9 @@ pub unsafe extern "C" fn vmmc_rpc_client_start(
     pending: *mut *mut vmmc_rpc_pending,
 ) -> vmmc_status {
     let make = || {
-        let object = get(client)?;
+        let (object, mut region) = (get(client)?, None);
         // SAFETY: the caller's request.
-        let request = unsafe { request(object.client()?, request_) }?;
+        let request = unsafe { request(object.client()?, request_, &mut region) }?;
         let pending = Owned::new(Mutex::new(Some(request.start().map_err(AnswerLost)?)));
         put(handle::Object::RpcPending(PendingObject(pending)))
     };
@@ -293,11 +354,11 @@ pub unsafe extern "C" fn vmmc_rpc_client_then(
     user: *mut c_void,
 ) -> vmmc_status {
     call(|| {
-        let object = get(client)?;
+        let (object, mut region) = (get(client)?, None);
         let why = "`function` is NULL; give what is to be called when the answer is there";
         let function = function.ok_or_else(|| Failure::invalid(why))?;
         // SAFETY: the caller's request.
-        let request = unsafe { request(object.client()?, request_) }?;
+        let request = unsafe { request(object.client()?, request_, &mut region) }?;
         let then = then(Spare::new()?, object.gate.clone(), function, User(user));
         request.then(then).map_err(AnswerLost)?;
         Ok(())

@@ -15,10 +15,12 @@ use crate::owned::Owned;
 use crate::rpc_client::{method, or, vmmc_rpc_client};
 use crate::running::{Inside, new_key};
 use crate::session::vmmc_session;
+use crate::source::{sources, vmmc_source};
 use crate::status::vmmc_status::{self, VMMC_BAD_ARGUMENTS, VMMC_BAD_HANDLE, VMMC_BUSY, VMMC_NO_METHOD, VMMC_STALE};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use vmmc::{Gather, Source};
 use vmmc_rpc::{Call, Server, limits};
 
 /// A server of a service.
@@ -366,6 +368,29 @@ pub unsafe extern "C" fn vmmc_rpc_call_answer_bulk(
     call(|| {
         // SAFETY: memory of the caller; what the call itself holds is there until it has ended.
         let (result, bulk) = unsafe { (bytes(result, len, "result")?, bytes(bulk, bulk_len, "bulk")?) };
+        end(call_, |call| call.answer_with_bulk(result, bulk))
+    })
+}
+
+/// As vmmc_rpc_call_answer_bulk(), with bulk from memory of every kind, `count` sources one after
+/// the other: registered memory, and that of an export by vmmc_buffer_export(), goes from where it
+/// is straight into the buffer of the caller. To a caller of another node this returns when that
+/// node has what is registered, within the session's timeout, or the node is given up; other memory
+/// is copied. On return the memory may be changed. VMMC_OUT_OF_BOUNDS: a source reaches past its
+/// memory; the call is still to be answered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_rpc_call_answer_from(
+    call_: *mut vmmc_rpc_call,
+    result: *const c_void,
+    len: usize,
+    sources_: *const vmmc_source,
+    count: usize,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller; what the call itself holds is there until it has ended.
+        let (result, from) = unsafe { (bytes(result, len, "result")?, sources(sources_, count)?) };
+        let bulk = Gather(&from.list);
+        bulk.check()?;
         end(call_, |call| call.answer_with_bulk(result, bulk))
     })
 }

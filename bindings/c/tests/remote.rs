@@ -75,6 +75,9 @@ fn request(method: u32, arguments: &[u8]) -> vmmc_rpc_request {
         bulk: null(),
         bulk_len: 0,
         timeout_us: 0,
+        region: null(),
+        region_from: 0,
+        region_len: 0,
     }
 }
 
@@ -243,6 +246,87 @@ fn calls_have_results_and_errors_have_statuses_of_their_own() {
     assert!(message().contains("it has 4097 bytes, and the buffer 4096"), "{}", message());
     let counts = counts(server);
     assert_eq!((counts.failed, counts.misbehaved), (4, 0));
+    end(session, &[client], &[server]);
+}
+
+/// A buffer of the memory of an export.
+fn memory_of(session: *mut vmmc_session, export: *mut vmmc_export) -> *mut vmmc_buffer {
+    let mut buffer = null_mut();
+    // SAFETY: the place is ours.
+    must(unsafe { vmmc_buffer_export(session, export, &mut buffer) });
+    buffer
+}
+
+#[test]
+fn bulk_goes_from_an_export_and_lands_in_a_region() {
+    let session = attach("c-bulk");
+    let pages = export(session, 8192, c"pages", 0);
+    let memory = memory_of(session, pages);
+    // SAFETY: memory of ours.
+    must(unsafe { vmmc_buffer_write(memory, 0, [5u8; 8192].as_ptr().cast(), 8192) });
+    let from = memory as usize;
+    let server = serve(session, "pages", 0, 0, move |call, incoming| {
+        let head = *b"page";
+        let page = |from_: u64| vmmc_source {
+            kind: VMMC_BUFFER,
+            index: 0,
+            memory: from as *const c_void,
+            from: from_,
+            len: 4092,
+        };
+        let head = vmmc_source { kind: VMMC_BYTES, index: 0, memory: head.as_ptr().cast(), from: 0, len: 4 };
+        let (past, both) = (page(4101), [head, page(4100)]);
+        // SAFETY: memory of ours.
+        unsafe {
+            if incoming.method == 2 {
+                return must(vmmc_rpc_call_answer_from(call, null(), 0, null(), 0));
+            }
+            // It can still be answered.
+            assert_eq!(vmmc_rpc_call_answer_from(call, null(), 0, &past, 1), VMMC_OUT_OF_BOUNDS);
+            assert_eq!(vmmc_rpc_call_answer_from(call, null(), 0, null(), 1), VMMC_INVALID);
+            must(vmmc_rpc_call_answer_from(call, b"here".as_ptr().cast(), 4, both.as_ptr(), 2));
+        }
+    });
+    let client = connect(session, "pages");
+    let expected = [b"page".as_slice(), &[5; 4092]].concat();
+    let into_buffer = vmmc_rpc_request { flags: VMMC_RPC_WANTS_BULK, ..request(1, b"") };
+    assert_eq!(call_with(client, &into_buffer), Ok((b"here".to_vec(), Some(expected.clone()))));
+
+    let (mut region, mut there, mut answer) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: places and memory are ours.
+    unsafe {
+        assert_eq!(vmmc_rpc_client_region(client, 0, 10_000, &mut region), VMMC_INVALID);
+        must(vmmc_rpc_client_region(client, 2, 10_000, &mut region));
+        must(vmmc_rpc_region_buffer(region, &mut there));
+        let into = |from, len| vmmc_rpc_request { region, region_from: from, region_len: len, ..request(1, b"") };
+        must(vmmc_rpc_client_call(client, &into(33, 4096), &mut answer));
+        assert_eq!(call_with(client, &into(4128, 4096)), Err(VMMC_BUSY), "{}", message());
+        assert_eq!(call_with(client, &into(6000, 4001)), Err(VMMC_OUT_OF_BOUNDS), "{}", message());
+        assert_eq!(call_with(client, &into(u64::MAX, 2)), Err(VMMC_OUT_OF_BOUNDS));
+        assert_eq!(call_with(client, &into(5000, 4095)), Err(VMMC_BULK_DROPPED));
+        assert_eq!(taken(answer), (b"here".to_vec(), Some(expected.clone())));
+        let mut bytes = vec![1; 4098];
+        must(vmmc_buffer_read(there, 32, bytes.as_mut_ptr().cast(), bytes.len()));
+        assert!(bytes[1..4097] == expected && bytes[0] == 0 && bytes[4097] == 0);
+        let empty = vmmc_rpc_request { method: 2, ..into(4128, 4096) };
+        assert_eq!(call_with(client, &empty), Ok((Vec::new(), Some(Vec::new()))));
+
+        // What came is exported where it is, and stays when the region is freed.
+        let (mut exported, mut import) = (null_mut(), null_mut());
+        let (size, name) = (size_of::<vmmc_export_options>(), c"come".as_ptr());
+        let options = vmmc_export_options { size, name, rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+        must(vmmc_export_buffer(session, there, &options, &mut exported));
+        must(vmmc_rpc_region_free(region));
+        assert_eq!(call_with(client, &into(0, 4096)), Err(VMMC_BAD_HANDLE));
+        must(vmmc_import_open(session, c"come".as_ptr(), null(), &mut import));
+        must(vmmc_import_fetch(import, 33, bytes.as_mut_ptr().cast(), 4096));
+        assert!(bytes[..4096] == expected);
+        must(vmmc_import_free(import));
+        must(vmmc_export_free(exported));
+        must(vmmc_buffer_free(there));
+        must(vmmc_buffer_free(memory));
+        must(vmmc_export_free(pages));
+    }
     end(session, &[client], &[server]);
 }
 

@@ -390,7 +390,8 @@ impl Session {
     }
 
     /// Exports registered memory: that of a [`TokenRegion`](crate::TokenRegion), for example. Unless
-    /// it covers whole pages, importers of this node go through the engine.
+    /// it is all of its region, as that of [`buffer`](Self::buffer) is, importers of this node go
+    /// through the engine.
     pub fn export_buffer(&self, buffer: &Buffer) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Origin::Buffer(buffer.clone()))
     }

@@ -92,7 +92,7 @@ impl TokenRegionBuilder {
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Where the memory begins: on a page, so that it can be exported for mapping too.
+/// Where the memory begins: on a page, for the kernel takes whole pages of a send without a copy.
 fn first_byte(ranges: u64) -> u64 {
     ranges.saturating_mul(TOKEN_ENTRY_BYTES).div_ceil(PAGE).saturating_mul(PAGE)
 }
