@@ -11,12 +11,13 @@ use crate::export;
 use crate::owned::Owned;
 use crate::rpc_client::RpcClient;
 use crate::session::Session;
+use crate::source::Sources;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vmmc::ErrorKind;
+use vmmc::{ErrorKind, Gather};
 use vmmc_rpc::{Call, RpcError, Server, limits};
 
 thread_local! {
@@ -242,11 +243,13 @@ impl RpcCall {
         PyBytes::new_with(py, call.bulk_len() as usize, |into| call.read_bulk(0, into).map_err(raise))
     }
 
-    /// Answers, with bulk if the caller wants some.
+    /// Answers, with bulk, of whatever kind of source, if the caller wants some. After an exception
+    /// it is still to be answered.
     #[pyo3(signature = (result, bulk=None))]
     fn answer(&self, py: Python<'_>, result: &Bound<'_, PyAny>, bulk: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (result, bulk) = (Source::of(result)?, bulk.map(Source::of).transpose()?);
-        let (result, bulk) = (result.bytes(), bulk.as_ref().map(Source::bytes));
+        let (result, sources) = (Source::of(result)?, bulk.map(Sources::of).transpose()?);
+        let (result, bulk) = (result.bytes(), sources.as_ref().map(|sources| Gather(&sources.list)));
+        bulk.iter().try_for_each(vmmc::Source::check).map_err(raise)?;
         let call = self.take()?;
         py.detach(|| match bulk {
             Some(bulk) => call.answer_with_bulk(result, bulk),

@@ -336,14 +336,21 @@ class Raw(Case):
                 kept.append(call)
             elif call.method == 5:
                 raise RuntimeError("planted")
+            elif call.method == 6:
+                with self.assertRaises(vmmc.OutOfBounds):
+                    call.answer(b"", pages.range(4000, 97))
+                call.answer(b"result", [b"head ", pages.range(4, 4)])
             else:
                 call.no_method()
 
+        pages = self.session.buffer(4096)
+        pages.write(0, b"one two three")
         with rpc.serve_raw(self.session, "raw", handle) as server:
             client = rpc.RawClient(self.session, "raw")
             self.assertEqual(client.call(1, b"arguments", bulk=b" and bulk"), (b"arguments and bulk", None))
             self.assertEqual(client.call(2, b"", wants_bulk=True), (b"result", b"bulk"))
             self.assertEqual(client.call(2, b"", wants_bulk=False), (b"result", None))
+            self.assertEqual(client.call(6, b"", wants_bulk=True), (b"result", b"head two "))
             for number, kind in [(3, vmmc.BadArguments), (9, vmmc.NoMethod)]:
                 with self.assertRaises(kind):
                     client.call(number, b"")

@@ -222,13 +222,13 @@ impl Piece<'_> {
 }
 
 /// All bytes of a source in one place, for a single command.
-pub(crate) fn joined<'a>(source: &(impl Sealed<'a> + ?Sized)) -> Vec<u8> {
+pub(crate) fn joined<'a>(source: &impl Sealed<'a>) -> Vec<u8> {
     let mut all = vec![0; source.len_bytes() as usize];
     join_into(source, &mut all);
     all
 }
 
-fn join_into<'a>(source: &(impl Sealed<'a> + ?Sized), all: &mut [u8]) {
+fn join_into<'a>(source: &impl Sealed<'a>, all: &mut [u8]) {
     let mut at = 0;
     source.pieces(&mut |piece| {
         let end = at + piece.len() as usize;

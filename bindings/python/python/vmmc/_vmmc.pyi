@@ -1086,8 +1086,11 @@ class RpcCall:
         """Whether the caller has withdrawn it."""
     def bulk(self) -> bytes:
         """A copy of the bulk that came with it."""
-    def answer(self, result: _Bytes, bulk: _Bytes | None = None) -> None:
-        """Answers, with bulk if the caller wants some. Nobody waits for the caller."""
+    def answer(self, result: _Bytes, bulk: _Source | Sequence[_Source] | None = None) -> None:
+        """Answers, with bulk if the caller wants some, from any source of a send or several one
+        after the other. To a caller of another node this returns when that node has what is
+        registered memory. After an exception it is still to be answered.
+        """
     def fail(self, message: str) -> None:
         """Says that it failed, and how, in up to 512 bytes."""
     def no_method(self) -> None:
