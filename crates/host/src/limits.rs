@@ -217,6 +217,10 @@ pub const FAULT_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Time between two checks of the deadlines of faults in windows: an answer is late by so much at
 /// most, and a hundred wake-ups a second cost half a percent of a core, while there are faults.
 pub const FAULT_TICK: Duration = Duration::from_millis(10);
+/// How far the time of the kernel's last tick lies back at most, with 100 ticks a second.
+pub const COARSE_TICK_MAX: Duration = Duration::from_millis(10);
+/// Deadlines that may come this little late, a hundredth, are counted from the last tick.
+pub const COARSE_FROM: Duration = Duration::from_secs(1);
 /// Checks that find no new fault before they rest: the first fault after a rest pays a wake-up of
 /// the thread that checks.
 pub const FAULT_QUIET_TICKS: u32 = 10;

@@ -22,7 +22,9 @@ pub use thread::{Patience, is_interrupted, patience, set_patience, with_patience
 pub use wake::{WakeReceiver, WakeSender, wake_pair};
 
 use crate::clock::Nanos;
-use crate::limits::{INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_TURNS, QUICK_WAIT_MIN, STEPS_A_CLOCK};
+use crate::limits::{
+    COARSE_FROM, COARSE_TICK_MAX, INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_TURNS, QUICK_WAIT_MIN, STEPS_A_CLOCK,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use stepping::{step_and_poll, wait_stepping};
@@ -87,6 +89,14 @@ impl Waiter {
     /// A deadline this long from now on this waiter's clock.
     pub fn deadline(&self, after: Duration) -> Deadline {
         Deadline(self.now() + after)
+    }
+
+    /// A time to count a deadline from that is this far away: now, or up to [`COARSE_TICK_MAX`]
+    /// later if that is little beside it, for a fraction of what the clock costs. So a deadline
+    /// never comes early.
+    #[inline]
+    pub fn about_now(&self, before: Duration) -> Nanos {
+        if before < COARSE_FROM || self.steps() { self.now() } else { Nanos::coarse() + COARSE_TICK_MAX }
     }
 
     /// Whether the node is stepped by us.

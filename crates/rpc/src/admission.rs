@@ -11,9 +11,9 @@
 //! withdrawn; a call leaves once. Source: [GMS §3] delegated calls.
 
 use crate::limits::{PASSED_MAX, share_allows};
+use crate::recent::Recent;
 use crate::wire::CallId;
 use foldhash::{HashMap, HashMapExt};
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use vmmc_host::Nanos;
 
@@ -25,7 +25,7 @@ pub(crate) struct Admission<C, D> {
     queue_max: usize,
     waiting: usize,
     /// Those that are here.
-    calls: HashMap<Name<C>, (Nanos, Stage)>,
+    calls: Recent<Name<C>, (Nanos, Stage)>,
     /// Those that were passed on, by caller and place of its record.
     passed: HashMap<(C, u32), Passed<D>>,
     /// How many of these each caller has.
@@ -81,7 +81,7 @@ pub(crate) enum Withdrawal<D> {
 
 impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
     pub(crate) fn new(queue_max: usize) -> Self {
-        Admission { queue_max, waiting: 0, calls: HashMap::new(), passed: HashMap::new(), passed_of: HashMap::new() }
+        Admission { queue_max, waiting: 0, calls: Recent::default(), passed: HashMap::new(), passed_of: HashMap::new() }
     }
 
     /// Calls that wait for a handler.
@@ -133,11 +133,11 @@ impl<C: Clone + Eq + Hash, D: Copy + Eq> Admission<C, D> {
         if !full && !self.passed.is_empty() {
             self.forget(&call.0, call.1.index);
         }
-        match self.calls.entry(call) {
-            Entry::Occupied(_) => Admitted::Again,
-            Entry::Vacant(_) if full => Admitted::Busy,
-            Entry::Vacant(place) => {
-                place.insert((deadline, stage));
+        match () {
+            () if self.calls.contains(&call) => Admitted::Again,
+            () if full => Admitted::Busy,
+            () => {
+                self.calls.insert(call, (deadline, stage));
                 self.waiting += usize::from(waits);
                 Admitted::Waits
             }

@@ -26,13 +26,13 @@ impl Client {
     /// [`RpcError::System`]: no thread can be had.
     pub fn background(&self) -> Result<(), RpcError> {
         self.inner.must_be_here()?;
-        let mut background = self.inner.background.lock().expect("no panic while the lock is held");
-        if background.is_none() {
+        let _starting = self.inner.starting.lock().expect("no panic while the lock is held");
+        if self.inner.background.get().is_none() {
             let inner = Arc::downgrade(&self.inner);
             let thread = std::thread::Builder::new().name("vmmc-rpc-answers".into()).spawn(move || run(&inner));
             let service = || self.service().to_string();
             let thread = thread.map_err(|e| RpcError::System { service: service(), why: e.to_string() })?;
-            *background = Some(thread.thread().clone());
+            let _ = self.inner.background.set(thread.thread().clone());
         }
         Ok(())
     }

@@ -32,10 +32,9 @@ pub struct Call {
 /// How a call came.
 #[derive(Clone, Copy)]
 pub(crate) struct Came {
-    pub(crate) at: Nanos,
     pub(crate) deadline: Deadline,
-    /// Whether it is found out how long it takes.
-    pub(crate) timed: bool,
+    /// When, if it is found out how long it takes.
+    pub(crate) timed_from: Option<Nanos>,
     pub(crate) from: Sender,
 }
 
@@ -65,7 +64,7 @@ impl Call {
 
     /// When it came, if it is found out how long it takes.
     pub(crate) fn timed_from(&self) -> Option<Nanos> {
-        self.came.timed.then_some(self.came.at)
+        self.came.timed_from
     }
 
     pub(crate) fn name(&self) -> Name<u64> {

@@ -18,7 +18,7 @@ use crate::wire::{CallId, Message, VERSION};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
@@ -62,8 +62,7 @@ pub(crate) struct Inner {
     answers: Mutex<Endpoint>,
     buffers: TokenPool,
     calls: Mutex<Known>,
-    /// Continuations whose answer is there, and those that said "not now".
-    ready: Mutex<VecDeque<Continued>>,
+    ready: Ready,
     /// Threads that wait while another one takes answers.
     followers: AtomicUsize,
     turn: Mutex<()>,
@@ -73,7 +72,17 @@ pub(crate) struct Inner {
     /// Answers since the clock was last looked at.
     unlooked: AtomicU32,
     /// The thread that takes answers for futures, if there is one.
-    pub(crate) background: Mutex<Option<Thread>>,
+    pub(crate) background: OnceLock<Thread>,
+    /// Held by who starts it.
+    pub(crate) starting: Mutex<()>,
+}
+
+/// Continuations whose answer is there, and those that said "not now".
+#[derive(Default)]
+struct Ready {
+    queue: Mutex<VecDeque<Continued>>,
+    /// How many there are, for those who would find none.
+    count: AtomicUsize,
 }
 
 struct Known {
@@ -263,13 +272,14 @@ impl ClientBuilder {
             answers: Mutex::new(answers),
             buffers,
             calls: Mutex::new(Known { calls: Calls::default(), keys, looked_at }),
-            ready: Mutex::default(),
+            ready: Ready::default(),
             followers: AtomicUsize::new(0),
             turn: Mutex::new(()),
             turned: Condvar::new(),
             undelivered: Mutex::default(),
             unlooked: AtomicU32::new(0),
-            background: Mutex::default(),
+            background: OnceLock::new(),
+            starting: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -343,7 +353,7 @@ impl Client {
     /// Continuations that are to run: at the next [`poll`](Self::poll), or while a call is waited
     /// for.
     pub fn deferred(&self) -> usize {
-        self.inner.must_be_here().map_or(0, |()| self.inner.ready().len())
+        self.inner.must_be_here().map_or(0, |()| self.inner.ready.len())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a server counts: what became of calls, and how many there were of each method and how long
 //! they took. Whoever looks after the node sees it too.
 //!
-//! Invariant: what is counted of a method costs an addition; the clock is read for a call in
-//! [`TIMED_EVERY`] at most. Source: [GMS §4] counts of each kind of request.
+//! Invariant: what is counted of a method costs an addition; while calls come one after the other,
+//! the clock is read for one in [`CALLS_A_TIMED`]. Source: [GMS §4] counts of each kind of request.
 
-use crate::limits::{METHODS_COUNTED_MAX, TIMED_EVERY};
+use crate::limits::{CALLS_A_TIMED, METHODS_COUNTED_MAX, TIMED_AFTER};
 use crate::server::ServerCounts;
 use crate::wire::Status;
 use std::time::Duration;
@@ -123,18 +123,39 @@ impl ServerFigures {
     }
 }
 
-/// Which calls are timed.
+/// Which calls are timed: those that come a moment after the one before, and some of the others.
 #[derive(Default)]
-pub(crate) struct Timed(Nanos);
+pub(crate) struct Timed {
+    last: Nanos,
+    untimed: u32,
+}
 
 impl Timed {
-    /// Whether the call that comes now is.
+    /// Whether the call that comes at about this time is.
     #[inline]
     pub(crate) fn is_due(&mut self, now: Nanos) -> bool {
-        let due = now.since(self.0) >= TIMED_EVERY;
+        self.untimed += 1;
+        let due = self.untimed >= CALLS_A_TIMED || now.since(self.last) >= TIMED_AFTER;
+        self.last = now;
         if due {
-            self.0 = now;
+            self.untimed = 0;
         }
         due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_timed_after_a_pause_and_one_of_many_without() {
+        let (mut timed, mut now) = (Timed::default(), Nanos(1) + TIMED_AFTER);
+        assert!(timed.is_due(now));
+        for _ in 0..3 {
+            assert!((1..CALLS_A_TIMED).all(|_| !timed.is_due(now)) && timed.is_due(now));
+        }
+        now = now + TIMED_AFTER;
+        assert!(timed.is_due(now) && !timed.is_due(now));
     }
 }

@@ -87,6 +87,7 @@ pub mod limits;
 mod link;
 mod pieces;
 mod polled;
+mod recent;
 mod server;
 #[cfg(test)]
 mod simulated;

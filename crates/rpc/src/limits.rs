@@ -46,9 +46,11 @@ pub const BACKGROUND_LOOK_EVERY: Duration = Duration::from_millis(10);
 pub const NOT_NOW_PAUSE: Duration = Duration::from_millis(1);
 /// Methods of a server that are counted by name; further ones are counted together.
 pub const METHODS_COUNTED_MAX: usize = 60;
-/// Time between two calls of which a server finds how long they take: reading the clock costs it a
-/// part of a null call.
-pub const TIMED_EVERY: Duration = Duration::from_micros(10);
+/// Calls, of those that come without a pause, to one of which a server finds how long it takes:
+/// reading the clock twice costs it a tenth of a null call.
+pub const CALLS_A_TIMED: u32 = 16;
+/// A call that comes so long after the one before is timed too.
+pub const TIMED_AFTER: Duration = Duration::from_millis(1);
 /// Messages between two looks at the clock, while they come without a pause.
 pub const MESSAGES_PER_LOOK: u32 = 256;
 /// How long a wait for calls lasts while answers wait for room and callers make some: less than

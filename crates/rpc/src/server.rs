@@ -566,9 +566,10 @@ impl Serving {
             link.answer(head.id, Status::NoMethod, b"");
             return;
         }
-        let now = self.shared.now();
+        let now = self.shared.session.about_now(head.left);
         let deadline = Deadline(now + head.left);
-        let came = Came { at: now, deadline, timed: self.timed.is_due(now), from };
+        let timed_from = self.timed.is_due(now).then(|| self.shared.now());
+        let came = Came { deadline, timed_from, from };
         let call = Call::new(self.shared.clone(), link, head, came, body);
         let admitted = match &self.inline {
             Some(handler) => {

@@ -30,7 +30,7 @@ use vmmc_host::adopt::CallerMemory;
 use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
 use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
 use vmmc_host::pin::PinSpace;
-use vmmc_host::{Attachment, Deadline, Region};
+use vmmc_host::{Attachment, Deadline, Nanos, Region};
 use vmmc_nic::{ExportId, Sender};
 
 /// Name of the environment variable that names another default node.
@@ -213,6 +213,14 @@ impl Session {
     /// A deadline on this session's clock.
     pub fn deadline(&self, after: Duration) -> Deadline {
         self.core.deadline(after)
+    }
+
+    /// What a deadline that is this far away is counted from, cheaply: now on this session's clock,
+    /// or up to 10 ms later if it is a second away or more.
+    #[doc(hidden)]
+    #[inline]
+    pub fn about_now(&self, before: Duration) -> Nanos {
+        self.core.waiting.waiter.about_now(before)
     }
 
     /// Whether this is the process that attached. The child of a fork can do nothing with a session

@@ -127,3 +127,16 @@ fn a_stepped_wait_parks_on_the_steppers_clock() {
     assert_eq!(got, Err(TimedOut));
     assert!(looks > 3);
 }
+
+#[test]
+fn a_time_that_deadlines_are_counted_from_is_never_early_and_little_late() {
+    let waiter = Waiter::new();
+    for before in [COARSE_FROM / 10, COARSE_FROM, 60 * COARSE_FROM] {
+        for _ in 0..1_000 {
+            let (at, from) = (waiter.now(), waiter.about_now(before));
+            assert!(from >= at && from.since(waiter.now()) <= COARSE_TICK_MAX.min(before / 100), "{before:?}");
+        }
+    }
+    let stepper = Arc::new(Countdown(AtomicU64::new(100), AtomicBool::new(false)));
+    assert_eq!(Waiter::stepping(stepper.clone()).about_now(COARSE_FROM), stepper.now());
+}

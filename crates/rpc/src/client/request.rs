@@ -8,6 +8,7 @@ use crate::error::RpcError;
 use crate::wire;
 use std::ops::Range;
 use std::task::Waker;
+use std::thread::Thread;
 use std::time::Duration;
 use vmmc::{AccessError, TokenBuffer, TokenRegion};
 use vmmc_host::Deadline;
@@ -94,7 +95,7 @@ impl<'a> Request<'a> {
         let inner = &*client.inner;
         let service = || inner.service.clone();
         inner.must_be_here()?;
-        let at = inner.now();
+        let at = inner.clock.about_now(timeout);
         let deadline = Deadline(at + timeout);
         let buffer = inner.arm(landing)?;
         let token = buffer.as_ref().map(TokenBuffer::token);
@@ -107,9 +108,7 @@ impl<'a> Request<'a> {
         };
         let head = wire::Request { id, method, left: timeout, token, arguments: arguments.len() as u32 };
         inner.send_request(head, arguments, bulk, timeout).inspect_err(|_| drop(inner.known().calls.end(id)))?;
-        if let Some(thread) = &*inner.background.lock().expect("no panic while the lock is held") {
-            thread.unpark();
-        }
+        inner.background.get().into_iter().for_each(Thread::unpark);
         Ok(Begun { id, at, deadline })
     }
 }

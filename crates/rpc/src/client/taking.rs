@@ -3,7 +3,7 @@
 //! Invariant: of those that wait, one takes answers; whoever takes one tells those whose it is with
 //! no lock held. Source: [GMS §3].
 
-use super::{Answer, Begun, Continued, Inner, Known, Landing, Outcome, Sink, Then, Waits};
+use super::{Answer, Begun, Continued, Inner, Known, Landing, Outcome, Ready, Sink, Then, Waits};
 use crate::client::Bulk;
 use crate::error::RpcError;
 use crate::limits::{
@@ -120,7 +120,7 @@ impl Inner {
     pub(super) fn poll(&self) {
         if let Ok(mut answers) = self.answers.try_lock() {
             while let Ok(Some(message)) = answers.poll() {
-                self.take(message);
+                self.take(message, NO_CALL);
             }
             drop(answers);
             self.pass_turn();
@@ -138,18 +138,21 @@ impl Inner {
     pub(super) fn wait(&self, Begun { id, at, deadline }: Begun) -> Outcome {
         let mut until = Deadline(at + LIVENESS_EVERY).min(deadline);
         loop {
-            match self.answers.try_lock() {
+            let outcome = match self.answers.try_lock() {
                 Ok(mut answers) => {
-                    let failed = self.receive(&mut answers, id, until);
+                    let received = self.receive(&mut answers, id, until);
                     drop(answers);
                     self.pass_turn();
-                    if let Some(error) = failed {
+                    received.unwrap_or_else(|error| {
                         self.lose(|service| RpcError::Wait { service, error: error.clone() });
-                    }
+                        self.collect(id)
+                    })
                 }
-                Err(_) => self.follow(id, until),
-            }
-            let outcome = self.collect(id);
+                Err(_) => {
+                    self.follow(id, until);
+                    self.collect(id)
+                }
+            };
             // While answers come, the clock is looked at now and then.
             if outcome.is_none() || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
                 self.unlooked.store(0, Ordering::Relaxed);
@@ -165,20 +168,20 @@ impl Inner {
 
     /// Whether no call is under way and no continuation is to run.
     pub(crate) fn is_idle(&self) -> bool {
-        self.known().calls.len() == 0 && self.ready().is_empty()
+        self.known().calls.len() == 0 && self.ready.len() == 0
     }
 
     /// Takes answers for a while, for whoever waits; not beyond this time.
     pub(crate) fn drive(&self, until: Deadline) {
         // A continuation that said "not now" is to run again soon.
-        let soon = !self.ready().is_empty();
+        let soon = self.ready.len() > 0;
         let until = self.clock.deadline(if soon { NOT_NOW_PAUSE } else { BACKGROUND_LOOK_EVERY }).min(until);
         match self.answers.try_lock() {
             Ok(mut answers) => {
                 // Until there is an answer, or something to run: others may wait for their turn.
                 let failed = match answers.wait_by(until) {
                     Ok(message) => {
-                        self.take(message);
+                        self.take(message, NO_CALL);
                         None
                     }
                     Err(WaitError::TimedOut { .. }) => None,
@@ -198,21 +201,24 @@ impl Inner {
     }
 
     /// Takes answers until a call has its outcome, or a continuation is to run, or this time.
-    fn receive(&self, answers: &mut Endpoint, id: CallId, until: Deadline) -> Option<WaitError> {
+    ///
+    /// # Errors
+    /// Nothing more can come.
+    fn receive(&self, answers: &mut Endpoint, id: CallId, until: Deadline) -> Result<Option<Outcome>, WaitError> {
         // Another thread may have taken it just before it passed the turn.
-        if self.known().calls.is_done(id) {
-            return None;
+        if let Some(outcome) = self.collect(id) {
+            return Ok(Some(outcome));
         }
         loop {
             let taken = match answers.wait_by(until) {
-                Ok(message) => self.take(message),
-                Err(WaitError::TimedOut { .. }) => return None,
-                Err(error) => return Some(error),
+                Ok(message) => self.take(message, id),
+                Err(WaitError::TimedOut { .. }) => return Ok(None),
+                Err(error) => return Err(error),
             };
             match taken {
-                Taken::Outcome(of) if of != id => {}
-                Taken::Nothing => {}
-                Taken::Outcome(_) | Taken::Continuation => return None,
+                Taken::Own(outcome) => return Ok(Some(outcome)),
+                Taken::Continuation => return Ok(None),
+                Taken::Other => {}
             }
         }
     }
@@ -236,29 +242,38 @@ impl Inner {
         }
     }
 
-    /// An answer, or something that is none.
-    fn take(&self, mut message: vmmc::Message) -> Taken {
+    /// An answer, or something that is none. That of the call `own` goes to who takes it.
+    fn take(&self, mut message: vmmc::Message, own: CallId) -> Taken {
         let frame = message.take_payload();
         let (id, status, body) = match Message::decode(message.control()) {
             Some(Message::Answer { id, status, body }) => (id, status, body),
             Some(Message::Part { id }) => {
                 self.take_part(id, frame);
-                return Taken::Nothing;
+                return Taken::Other;
             }
-            _ => return Taken::Nothing,
+            _ => return Taken::Other,
         };
+        let mut own_outcome = None;
         let mut settled = Settled::default();
         let by_token = message.by_token();
         let mut said = Said { begun: Vec::new(), body, frame };
         let found = self.known().calls.settle(id, |waits| {
             let Waits { method, buffer, in_frame, begun, sink, .. } = waits;
             said.begun = begun;
-            settled.sort(sink, self.outcome((status, by_token), &mut said, method, buffer, in_frame))
+            let outcome = self.outcome((status, by_token), &mut said, method, buffer, in_frame);
+            if id == own {
+                own_outcome = Some(outcome);
+                return None;
+            }
+            settled.sort(sink, outcome)
         });
+        if let Some(outcome) = own_outcome {
+            return Taken::Own(outcome);
+        }
         if found {
             let continued = !settled.continued.is_empty();
             self.tell(settled);
-            return if continued { Taken::Continuation } else { Taken::Outcome(id) };
+            return if continued { Taken::Continuation } else { Taken::Other };
         }
         if status == Status::DelegateLost {
             let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
@@ -266,7 +281,7 @@ impl Inner {
                 undelivered.push((id, said.take()));
             }
         }
-        Taken::Nothing
+        Taken::Other
     }
 
     /// A piece of a result. One of a server that sends more than can be is dropped, as is what
@@ -328,9 +343,7 @@ impl Inner {
     /// Tells those who wait, with no lock held.
     fn tell(&self, settled: Settled) {
         let Settled { continued, woken, fetched } = settled;
-        if !continued.is_empty() {
-            self.ready().extend(continued);
-        }
+        continued.into_iter().for_each(|continued| self.ready.push(continued));
         woken.into_iter().for_each(Waker::wake);
         if fetched {
             self.pass_turn();
@@ -379,11 +392,10 @@ impl Inner {
 
     /// Runs continuations, each once.
     fn run_ready(&self) {
-        let count = self.ready().len();
-        for _ in 0..count {
-            let Some((mut continuation, mut outcome)) = self.ready().pop_front() else { return };
+        for _ in 0..self.ready.len() {
+            let Some((mut continuation, mut outcome)) = self.ready.pop() else { return };
             if continuation(&mut outcome) == Then::NotNow {
-                self.ready().push_back((continuation, outcome));
+                self.ready.push((continuation, outcome));
             }
         }
     }
@@ -400,9 +412,28 @@ impl Inner {
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.calls.lock().expect("no panic while the lock is held")
     }
+}
 
-    pub(super) fn ready(&self) -> MutexGuard<'_, VecDeque<Continued>> {
-        self.ready.lock().expect("no panic while the lock is held")
+impl Ready {
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn push(&self, continued: Continued) {
+        let mut queue = self.queue();
+        queue.push_back(continued);
+        self.count.store(queue.len(), Ordering::Release);
+    }
+
+    fn pop(&self) -> Option<Continued> {
+        let mut queue = self.queue();
+        let first = queue.pop_front();
+        self.count.store(queue.len(), Ordering::Release);
+        first
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Continued>> {
+        self.queue.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -434,12 +465,12 @@ impl Settled {
 
 /// What a message was.
 enum Taken {
-    /// The outcome of this call.
-    Outcome(CallId),
+    /// The outcome of the call that is waited for.
+    Own(Outcome),
     /// That of one with a continuation.
     Continuation,
-    /// No answer to a call.
-    Nothing,
+    /// That of another call, or no answer to one.
+    Other,
 }
 
 /// No call has it.
