@@ -67,6 +67,8 @@ const BY_HELPER: &[(&str, &str, &str)] = &[
     ("builder.connect()", "ClientBuilder", "connect"),
     (".serve(serve(", "ServerBuilder", "serve"),
     ("pending)?.take(", "Request", "call"),
+    // A check of a source ends with what a check of any range does.
+    ("bulk.check()", "Call", "read_bulk"),
 ];
 
 type Kinds = BTreeSet<String>;

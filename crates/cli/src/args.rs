@@ -281,6 +281,8 @@ pub(crate) enum Peer {
     /// ONC RPC by libtirpc, over TCP and UDP.
     #[value(name = "sunrpc")]
     SunRpc,
+    /// gRPC by tonic, over TCP and over VMMC.
+    Grpc,
 }
 
 /// Measure VMMC beside the limits of the machine and other transports.

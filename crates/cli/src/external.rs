@@ -32,6 +32,8 @@ const UNKNOWN: f64 = f64::NAN;
 const MPI_SOURCE: &str = include_str!("external/mpi.c");
 /// The C program that stands for ONC RPC: server and client.
 const SUNRPC_SOURCE: &str = include_str!("external/sunrpc.c");
+/// The program of `examples/grpc`.
+const GRPC_PROGRAM: &str = "vmmc-example-grpc";
 /// Where the headers of libtirpc are.
 const TIRPC_HEADERS: &str = "/usr/include/tirpc";
 /// Bytes of a message of UCX that stands for none.
@@ -54,6 +56,8 @@ enum Kind {
     Libfabric { provider: &'static str, endpoint: &'static str },
     /// A program under `mpirun`, compiled when it is first needed.
     Mpi { program: Rc<OnceCell<Result<Compiled, String>>> },
+    /// Unary calls of the program of `examples/grpc`, by the name of its line.
+    Grpc { line: &'static str },
     /// Calls of a program of libtirpc's over this transport, compiled when it is first needed.
     SunRpc { transport: &'static str, program: Rc<OnceCell<Result<Compiled, String>>> },
 }
@@ -63,7 +67,7 @@ enum Kind {
 pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>> {
     let missing = |series: &str, how: &str| Err(Missing { series: series.into(), how: how.into() });
     let calls = what == What::Rpc;
-    if !calls && (!matches!(what, What::Latency | What::Bandwidth) || peer == Peer::SunRpc) {
+    if !calls && (!matches!(what, What::Latency | What::Bandwidth) || matches!(peer, Peer::SunRpc | Peer::Grpc)) {
         return None;
     }
     Some(match peer {
@@ -77,6 +81,14 @@ pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>>
             }
             None => missing("sunrpc", "a C compiler and Debian package libtirpc-dev"),
         },
+        Peer::Grpc if in_path(GRPC_PROGRAM).is_some() => Ok(vec![
+            Tool { series: "grpc-tcp", kind: Kind::Grpc { line: "TCP" } },
+            Tool { series: "grpc-vmmc", kind: Kind::Grpc { line: "VMMC" } },
+        ]),
+        Peer::Grpc => missing(
+            "grpc",
+            "`cargo build --release` in examples/grpc, and its target/release on PATH for vmmc-example-grpc",
+        ),
         Peer::Ucx if calls && in_path("ucx_perftest").is_some() => Ok(vec![
             Tool { series: "ucx-am-shm", kind: Kind::UcxCall { transports: "posix,self" } },
             Tool { series: "ucx-am-tcp", kind: Kind::UcxCall { transports: "tcp,self" } },
@@ -119,7 +131,7 @@ impl Tool {
     pub(crate) fn add(&self, plan: &mut Plan, what: What, size: u64, time: Duration) {
         let latency = what != What::Bandwidth;
         // An answer is as long as what was asked for.
-        if size > 0 && matches!(self.kind, Kind::UcxCall { .. }) {
+        if size > 0 && matches!(self.kind, Kind::UcxCall { .. } | Kind::Grpc { .. }) {
             return;
         }
         if !latency && matches!(self.kind, Kind::Libfabric { .. }) {
@@ -139,6 +151,7 @@ impl Tool {
                 Sample::Latency { p50_ns, p99_ns } => Sample::Latency { p50_ns: 2.0 * p50_ns, p99_ns: 2.0 * p99_ns },
                 other => other,
             }),
+            Kind::Grpc { line } => grpc(line),
             Kind::SunRpc { transport, program } => match program.get_or_init(compile_sunrpc) {
                 Ok(compiled) => sunrpc(&compiled.0.join("sunrpc"), transport, size, count),
                 Err(why) => Err(format!("cc failed: {why}")),
@@ -284,6 +297,18 @@ fn sunrpc(program: &std::path::Path, transport: &str, size: u64, count: u64) -> 
     }
 }
 
+fn grpc(line: &str) -> Result<Sample, String> {
+    let text = finish(spawn(&mut Command::new(GRPC_PROGRAM))?, GRPC_PROGRAM)?;
+    parse_grpc(&text, line).ok_or_else(|| format!("the output of {GRPC_PROGRAM} could not be read: {text:?}"))
+}
+
+/// A line like `TCP    189.9 us   (136.8 to 246.5)`: the median of the turns.
+fn parse_grpc(text: &str, line: &str) -> Option<Sample> {
+    let mut words = text.lines().map(str::split_ascii_whitespace);
+    let p50_us: f64 = words.find_map(|mut words| (words.next()? == line).then(|| words.next()?.parse().ok())?)?;
+    Some(Sample::Latency { p50_ns: p50_us * 1e3, p99_ns: UNKNOWN })
+}
+
 /// A command on one processor, if `taskset` is there.
 fn pinned(core: usize, program: &str) -> Command {
     if in_path("taskset").is_none() {
@@ -371,5 +396,8 @@ mod tests {
         assert_eq!(p50(parse_pingpong(fabric)), 730.0);
         assert_eq!(parse_ucx("no result", true), None);
         assert_eq!(parse_pingpong(""), None);
+        let grpc = "unary calls, median of each\nTCP    189.9 us   (136.8 to 246.5)\nVMMC    99.1 us   (1 to 2)\nVMMC takes 0.54 of TCP's time\n";
+        assert_eq!(["TCP", "VMMC"].map(|line| p50(parse_grpc(grpc, line))), [189_900.0, 99_100.0]);
+        assert_eq!(parse_grpc("no result", "TCP"), None);
     }
 }

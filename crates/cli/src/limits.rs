@@ -131,6 +131,17 @@ pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
 /// How long `vmmc run` waits for the reader of its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
+/// Bytes of answers whose rate `vmmc bench rpc` holds against that of plain sends.
+pub(crate) const RPC_STREAM_BYTES: u64 = 64 << 10;
+/// Null calls under way at once there: fewer than an endpoint has slots for a sender.
+pub(crate) const NULL_CALLS: u64 = 32;
+/// Silent clients of a server in `vmmc bench rpc`: one process may have half of the 2,048 that an
+/// endpoint takes.
+pub(crate) const SILENT_CLIENTS: u64 = 1000;
+/// Descriptors that each of them takes, at most, in its process and in that of the server.
+pub(crate) const SILENT_DESCRIPTORS: u64 = 8;
+/// How long such a server is watched.
+pub(crate) const SILENT_WATCH: Duration = Duration::from_secs(1);
 /// Silent connections beside the busy one in `vmmc bench sockets`.
 pub(crate) const IDLE_SOCKETS: usize = 4000;
 /// Silent connections whose memory and processor time it reports.

@@ -9,6 +9,7 @@ use crate::control::{Answered, Control};
 use crate::error::{AccessError, CallError};
 use crate::hub::Hub;
 use crate::imports::Imports;
+use crate::limits::ANNOUNCED_SLEEPS;
 use crate::mapped::{ALIVE, GONE, Hot};
 use crate::peers::Peers;
 use crate::pins::Pins;
@@ -26,9 +27,9 @@ use std::time::Duration;
 use vmmc_host::abi::RawCommand;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
-use vmmc_host::limits::TIMED_SLEEPS;
+use vmmc_host::limits::{TIMED_SLEEP_MAX, TIMED_SLEEPS};
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::wait::{TimedOut, patience};
+use vmmc_host::wait::{TimedOut, TimedSleeps, patience};
 use vmmc_host::{Deadline, Nanos, NotifyBell};
 
 /// The shared inside of a session.
@@ -238,32 +239,44 @@ impl Core {
 
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
     #[inline]
-    pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, false, None, ready)
+    pub(crate) fn wait<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        self.wait_for(deadline, None, None, |_| ready())
     }
 
     /// As [`wait`](Self::wait), for a word of exported memory. The node wakes it after it has put
     /// short data there, and processes of this node after they have stored through the library.
     /// Its sleeps are timed, for other stores wake nobody, and theirs may miss it.
     #[inline]
-    pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, true, None, ready)
+    pub(crate) fn wait_word<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        self.wait_for(deadline, Some(TIMED_SLEEPS), None, |_| ready())
     }
 
-    /// `words`: what is waited for may come without a wake-up, so that sleeps are timed. `fds`: a
-    /// change of these ends a sleep, too; `ready` asks about them.
+    /// As [`wait_word`](Self::wait_word), for words that change by nothing but what wakes sleepers: a
+    /// sender stores, fences, then looks who waits. So sleeps are long, and before each `ready` is
+    /// told so, after the wait was announced: it then looks at everything.
+    pub(crate) fn wait_announced_words<T>(
+        &self,
+        deadline: Deadline,
+        ready: impl FnMut(bool) -> Option<T>,
+    ) -> Result<T, End> {
+        self.wait_for(deadline, Some(ANNOUNCED_SLEEPS), None, ready)
+    }
+
+    /// `words`: words of memory are waited for, with sleeps no longer than this, for they may change
+    /// without a wake-up. `fds`: a change of these ends a sleep, too; `ready` asks about them. It is
+    /// told whether a sleep follows.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,
-        words: bool,
+        words: Option<TimedSleeps>,
         fds: Option<&Descriptors<'_>>,
-        ready: impl FnMut() -> Option<T>,
+        ready: impl FnMut(bool) -> Option<T>,
     ) -> Result<T, End> {
         let ready = RefCell::new(ready);
         let found: Cell<Option<T>> = Cell::new(None);
         let look = || {
             self.collect();
-            let now = (ready.borrow_mut())();
+            let now = (ready.borrow_mut())(true);
             let some = now.is_some();
             found.set(now);
             some || self.hot.state() != ALIVE
@@ -272,10 +285,10 @@ impl Core {
             if let Some(value) = found.take() {
                 return Some(Ok(value));
             }
-            if !words {
+            if words.is_none() {
                 self.collect_if_free();
             }
-            if let Some(value) = (ready.borrow_mut())() {
+            if let Some(value) = (ready.borrow_mut())(false) {
                 return Some(Ok(value));
             }
             self.usable().err().map(Err)
@@ -286,17 +299,19 @@ impl Core {
         }
         let area = &self.hot.area;
         let flags = [area.process_sleeping(), self.bell.word(), area.words_awaited()];
-        let flags = if words { &flags[..] } else { &flags[..2] };
+        let flags = if words.is_some() { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
-            let _awaited = words.then(|| WordsAwaited::announce(&self.bell));
-            self.waiting.block(flags, until, &mut look, fds);
+            let _awaited = words.map(|_| WordsAwaited::announce(&self.bell));
+            // A sleeper that waits for no words does not show the node that any are waited for.
+            let follow_max = words.map_or(Duration::MAX, |_| TIMED_SLEEP_MAX);
+            self.waiting.block(flags, (until, follow_max), &mut look, fds);
         };
         // A thread that steps its node sleeps in there, where nobody polls once more.
-        let _awaited = (words && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
+        let _awaited = (words.is_some() && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
         // A node in this process sleeps on descriptors of its own.
-        let timed = words || fds.is_some() && waiter.steps();
-        wait_sliced(waiter, deadline, timed.then_some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
+        let timed = words.or_else(|| (fds.is_some() && waiter.steps()).then_some(TIMED_SLEEPS));
+        wait_sliced(waiter, deadline, timed, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.

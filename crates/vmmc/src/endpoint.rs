@@ -77,6 +77,8 @@ pub struct Endpoint {
     watched: Option<Watched>,
     calls: Ring,
     board: Export,
+    /// Its memory: a byte for each sender.
+    board_words: Region,
     /// By their byte of the board.
     senders: Vec<Option<Channel>>,
     /// What each word of the board was when it was polled last.
@@ -90,6 +92,8 @@ pub struct Endpoint {
     /// Looks of waits since the clock was read.
     looks: AtomicU32,
     all_polled_at: Nanos,
+    /// One of those that are not polled one by one has sent something, and no mark shows it.
+    all_due: bool,
     reaped_at: Nanos,
     /// The sender that is next to be asked for.
     reap_next: usize,
@@ -192,6 +196,7 @@ impl EndpointBuilder {
         let watched = notify.then(watch).transpose();
         let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
         let all_polled_at = session.core().waiting.waiter.now();
+        let board_words = board.region();
         Ok(Endpoint {
             session,
             name,
@@ -200,6 +205,7 @@ impl EndpointBuilder {
             watched,
             calls,
             board,
+            board_words,
             senders: Vec::new(),
             marks: Vec::new(),
             polled: Vec::new(),
@@ -207,6 +213,7 @@ impl EndpointBuilder {
             polls: 0,
             looks: AtomicU32::new(0),
             all_polled_at,
+            all_due: false,
             reaped_at: all_polled_at,
             reap_next: 0,
             refused: VecDeque::new(),
@@ -413,10 +420,17 @@ impl Endpoint {
     ) -> Result<(), WaitError> {
         let core = self.session.core().clone();
         let start = *start.get_or_insert_with(|| core.waiting.waiter.now());
-        core.wait_word(deadline, || (stopped() || self.has_something()).then_some(())).map_err(|end| {
+        let ready = |sleeps| {
+            let something = stopped() || self.has_something();
+            // What was sent without a mark woke nobody if it came before the sleep was announced.
+            let unmarked = !something && sleeps && self.some_sender_has_message();
+            (something || unmarked).then_some(unmarked)
+        };
+        let unmarked = core.wait_announced_words(deadline, ready).map_err(|end| {
             let what = format!("wait for a message to endpoint {:?}", self.name);
             core.wait_error(end, &what, core.waiting.waiter.now().since(start))
         })?;
+        self.all_due |= unmarked;
         if !self.has_message() {
             // Something else was found: the next poll looks everywhere.
             self.polls = BOARD_POLL_EVERY;
@@ -443,7 +457,11 @@ impl Endpoint {
         self.has_message()
             || self.calls.has_record()
             || self.board_words().any(|(word, mark)| word != mark)
-            || self.may_be_time_for_all() && self.senders.iter().flatten().any(Channel::has_message)
+            || self.may_be_time_for_all() && self.some_sender_has_message()
+    }
+
+    fn some_sender_has_message(&self) -> bool {
+        self.senders.iter().flatten().any(Channel::has_message)
     }
 
     /// Whether one of the senders that are polled one by one has sent something: a load for each.
@@ -460,12 +478,12 @@ impl Endpoint {
 
     /// Each word of the board, and what it was.
     fn board_words(&self) -> impl Iterator<Item = (u64, u64)> {
-        let words = self.marks.iter().zip(0u64..);
-        words.map(|(mark, at)| (self.board_word(at), *mark))
+        let words = self.board_words.words(0, self.marks.len()).expect("the board has a byte for each sender");
+        words.iter().map(|word| word.load(Ordering::Acquire)).zip(self.marks.iter().copied())
     }
 
     fn board_word(&self, at: u64) -> u64 {
-        self.board.word(at * 8).expect("the board has a byte for each sender").load(Ordering::Acquire)
+        self.board_words.word(at * 8).expect("the board has a byte for each sender").load(Ordering::Acquire)
     }
 
     fn is_time_for_all(&self, now: Nanos) -> bool {
@@ -569,6 +587,9 @@ impl Endpoint {
     }
 
     fn poll_board(&mut self) {
+        if self.board_words().all(|(word, mark)| word == mark) {
+            return;
+        }
         for at in 0..self.marks.len() {
             let (word, mark) = (self.board_word(at as u64), self.marks[at]);
             if word == mark {
@@ -585,7 +606,7 @@ impl Endpoint {
 
     /// A hostile sender can take marks of others off the board.
     fn poll_all_now_and_then(&mut self, now: Nanos) {
-        if !self.is_time_for_all(now) {
+        if !std::mem::take(&mut self.all_due) && !self.is_time_for_all(now) {
             return;
         }
         self.all_polled_at = now;

@@ -21,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Deadline;
+use vmmc_host::limits::TIMED_SLEEPS;
 
 /// One of the things that [`Session::wait_any`] waits for.
 pub enum WaitFor<'a> {
@@ -155,6 +156,7 @@ impl Core {
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));
         let words =
             what.iter().any(|one| matches!(one, WaitFor::Word { .. } | WaitFor::Record(_) | WaitFor::Message(_)));
+        let words = words.then_some(TIMED_SLEEPS);
         loop {
             // What a transfer still has to post may wait for room: not while others rely on this
             // thread to sleep.
@@ -170,7 +172,7 @@ impl Core {
                 let fd = fds.as_ref().and_then(|fds| fds.first_ready()).map(|place| places[place]);
                 ready.into_iter().chain(fd).min()
             };
-            let found = self.wait_for(self.slice(deadline, starved), words, fds.as_ref(), first);
+            let found = self.wait_for(self.slice(deadline, starved), words, fds.as_ref(), |_| first());
             match found {
                 Ok(place) if !what[place].is_transfer() => return Ok(place),
                 Err(End::TimedOut) if starved && deadline.left(self.waiting.waiter.now()).is_some() => {}

@@ -185,11 +185,12 @@ impl Waiting {
 
     /// Blocks until something may have come or the deadline passes. `look` collects what has come
     /// and returns whether the caller has what it wants; `flags` show wakers that this process
-    /// sleeps.
+    /// sleeps. While another thread sleeps, which may show fewer of them, this one blocks for
+    /// `follow_max` at most.
     pub(crate) fn block(
         &self,
         flags: &[&AtomicU64],
-        deadline: Deadline,
+        (deadline, follow_max): (Deadline, Duration),
         look: &mut dyn FnMut() -> bool,
         fds: Option<&Descriptors<'_>>,
     ) {
@@ -197,7 +198,7 @@ impl Waiting {
         self.followers.fetch_add(1, Ordering::SeqCst);
         if !look() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
-            self.block_unless_changed(flags, deadline, look, (fds, epoch));
+            self.block_unless_changed(flags, (deadline, follow_max), look, (fds, epoch));
         }
         self.followers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -205,7 +206,7 @@ impl Waiting {
     fn block_unless_changed(
         &self,
         flags: &[&AtomicU64],
-        deadline: Deadline,
+        (deadline, follow_max): (Deadline, Duration),
         look: &mut dyn FnMut() -> bool,
         (fds, epoch): (Option<&Descriptors<'_>>, u64),
     ) {
@@ -215,7 +216,7 @@ impl Waiting {
         }
         if turn.taken {
             if let Some(left) = deadline.left(self.waiter.now()) {
-                self.follow(turn, left, fds);
+                self.follow(turn, left.min(follow_max), fds);
             }
             return;
         }

@@ -5,15 +5,16 @@
 use crate::args::{Bench, MaybePeer, Output, Path, Peer, What};
 use crate::external;
 use crate::failure::Failure;
-use crate::limits::NOISY_RATIO;
+use crate::limits::{NOISY_RATIO, RPC_STREAM_BYTES, SILENT_CLIENTS, SILENT_DESCRIPTORS};
 use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
     AppendBy, AtomicOp, CallBy, CallWay, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, ResultBy, Setting, Vmmc,
-    Waker, WokenBy, Work,
+    Waker, Watched, WokenBy, Work,
 };
+use crate::report::promise::calls::{BESIDE_SILENT, IDLE_ALONE, IDLE_WITH_SILENT, PIPELINED, SEND, SENDS, STREAMED};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::SystemTime;
@@ -53,6 +54,7 @@ fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Fai
     let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
     let routes = routes(&mut plan, bench, &mut nodes);
     let tools = tools(bench, &mut missing);
+    missing.extend(silent().err().filter(|_| bench.what == What::Rpc));
     let time = bench.time();
     for size in sizes(bench) {
         add_limits(&mut plan, bare, bench, size);
@@ -103,7 +105,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Bandwidth => vec![64 << 10, 1 << 20, 64 << 20],
         What::Atomic | What::Notify => vec![8],
         What::Append | What::Gather => vec![8, 256],
-        What::Rpc => vec![0, 4 << 10, 8 << 10],
+        What::Rpc => vec![0, 4 << 10, 8 << 10, RPC_STREAM_BYTES],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
         What::Utlb | What::Sockets => vec![],
@@ -144,7 +146,18 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("gather-send of 16", Vmmc::Gather { by: GatherBy::One }),
             with_op("16 sends", Vmmc::Gather { by: GatherBy::Sends }),
         ],
-        What::Rpc => ways(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Rpc { way })).collect(),
+        What::Rpc => {
+            let mut all: Vec<_> = ways(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Rpc { way })).collect();
+            match size {
+                0 if line.path == Path::SameNode => {
+                    all.extend(silent().into_iter().flatten().map(|(op, what)| with_op(op, what)));
+                }
+                0 => all.push(with_op(SEND, Vmmc::Latency)),
+                RPC_STREAM_BYTES => all.push(with_op(SENDS, Vmmc::Bandwidth)),
+                _ => {}
+            }
+            all
+        }
         What::Notify => bench
             .asleep_us
             .iter()
@@ -188,9 +201,13 @@ fn ways(size: u64) -> Vec<(String, CallWay)> {
                 (format!("{hops} {how}"), way(three, by, ResultBy::Nothing, Measure::Latency))
             })
             .collect();
+        all.push((PIPELINED.into(), way(false, CallBy::Continued, ResultBy::Nothing, Measure::Bandwidth)));
         let on_thread = CallWay { thread: true, ..way(false, CallBy::Wait, ResultBy::Nothing, Measure::Latency) };
         all.push(("2-way wait, on a thread".into(), on_thread));
         return all;
+    }
+    if size == RPC_STREAM_BYTES {
+        return vec![(STREAMED.into(), way(false, CallBy::Continued, ResultBy::Token, Measure::Bandwidth))];
     }
     let measured = [Measure::Latency, Measure::Bandwidth].into_iter().flat_map(|measure| {
         ways.clone().flat_map(move |((three, hops), (by, how))| {
@@ -201,6 +218,21 @@ fn ways(size: u64) -> Vec<(String, CallWay)> {
         })
     });
     measured.collect()
+}
+
+/// Calls beside clients that call nothing, and what those cost; or why there are none.
+fn silent() -> Result<[(&'static str, Vmmc); 3], Missing> {
+    let (needed, most) = (SILENT_CLIENTS * SILENT_DESCRIPTORS, vmmc_host::memory::open_files_max());
+    if most.is_some_and(|most| most < needed) {
+        let how = format!("each process needs {needed} descriptors; raise the limit (ulimit -n)");
+        return Err(Missing { series: format!("{SILENT_CLIENTS} silent clients"), how });
+    }
+    let silent = |clients, watched| Vmmc::Silent { clients, watched };
+    Ok([
+        (BESIDE_SILENT, silent(SILENT_CLIENTS, Watched::Caller)),
+        (IDLE_ALONE, silent(0, Watched::Server)),
+        (IDLE_WITH_SILENT, silent(SILENT_CLIENTS, Watched::Server)),
+    ])
 }
 
 fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
@@ -279,7 +311,7 @@ pub(crate) fn kernel_peer(peer: Peer) -> Option<(&'static str, Kernel)> {
         Peer::TcpSpin => ("tcp-spin", Kernel::Tcp { spin: true }),
         Peer::Udp => ("udp", Kernel::Udp { spin: false }),
         Peer::UdpSpin => ("udp-spin", Kernel::Udp { spin: true }),
-        Peer::Ucx | Peer::Libfabric | Peer::Mpi | Peer::Iceoryx2 | Peer::SunRpc => return None,
+        Peer::Ucx | Peer::Libfabric | Peer::Mpi | Peer::Iceoryx2 | Peer::SunRpc | Peer::Grpc => return None,
     })
 }
 

@@ -335,6 +335,7 @@ fn tools() -> Vec<Finding> {
         ("mpi", Peer::Mpi, What::Latency),
         ("iceoryx2", Peer::Iceoryx2, What::Latency),
         ("sunrpc", Peer::SunRpc, What::Rpc),
+        ("grpc", Peer::Grpc, What::Rpc),
     ];
     of.into_iter()
         .filter_map(|(about, peer, what)| {

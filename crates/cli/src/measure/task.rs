@@ -137,6 +137,13 @@ pub(crate) enum Vmmc {
         /// Which way.
         way: CallWay,
     },
+    /// A server with clients that are connected and call nothing.
+    Silent {
+        /// So many.
+        clients: u64,
+        /// What is measured beside them.
+        watched: Watched,
+    },
     /// Import of an export that exists.
     Import,
     /// Data that comes to a redirected range.
@@ -202,6 +209,15 @@ pub(crate) struct CallWay {
     pub(crate) result: ResultBy,
     /// Time of a call, or bytes a second of several under way.
     pub(crate) measure: Measure,
+}
+
+/// What is measured beside silent clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Watched {
+    /// A null call of another client.
+    Caller,
+    /// Processor time of the server in a second in which nobody calls.
+    Server,
 }
 
 /// How a caller gets an answer [GMS §3].

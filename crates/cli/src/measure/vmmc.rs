@@ -11,6 +11,7 @@ mod notify;
 mod once;
 mod redirect;
 mod rpc;
+mod silent;
 
 use super::TaskError;
 use super::ping::{Ping, follow_pings, lead_pings, spin_until, spin_yielding};
@@ -99,6 +100,7 @@ impl Attached {
             Vmmc::Append { by } => many::append(self, task, *by),
             Vmmc::Gather { by } => many::gather(self, task, *by),
             Vmmc::Rpc { way } => rpc::measure(self, task, *way),
+            Vmmc::Silent { clients, watched } => silent::measure(self, task, side, (*clients, *watched)),
             Vmmc::Notify { by, asleep_us } => notify::measure(self, task, (*by, *asleep_us), fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
             Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),

@@ -3,6 +3,8 @@
 //! Invariant: both sides of a ratio come from the same report; a promise whose figures are missing
 //! is not in the list.
 
+pub(crate) mod calls;
+
 use super::{Figures, Report, Row, units};
 use crate::measure::stats::Spread;
 use serde::Serialize;
@@ -121,6 +123,7 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
         .collect();
     verdicts.extend(import(report));
     verdicts.extend(notify(report));
+    verdicts.extend(calls::verdicts(report));
     verdicts
 }
 

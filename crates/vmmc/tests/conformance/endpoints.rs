@@ -530,3 +530,21 @@ pub(crate) fn senders_that_die_in_mid_payload_do_not_use_the_buffers_up(nodes: &
         word.store(vmmc_nic::TokenState::Filling.word(token.key), std::sync::atomic::Ordering::SeqCst);
     }
 }
+
+/// What comes wakes the owner, so it does not look by itself all the time. A thousand sleeps of the
+/// longest kind of other waits would fit in between.
+pub(crate) fn an_owner_that_waits_in_vain_sleeps(nodes: &dyn Nodes) {
+    let mut s = ends(nodes);
+    let before = s.owner.stats().sleeps;
+    for _ in 0..2 {
+        let none = s.endpoint.wait_by(s.owner.deadline(Duration::from_millis(250)));
+        assert!(matches!(none, Err(WaitError::TimedOut { .. })), "{none:?}");
+    }
+    let slept = s.owner.stats().sleeps - before;
+    assert!(slept < 100, "{slept} sleeps");
+    // Those that are not polled any more are heard.
+    for sender in &mut s.senders {
+        sender.send(b"after a while", b"").unwrap();
+        assert_eq!(s.endpoint.wait().unwrap().control(), b"after a while");
+    }
+}

@@ -123,6 +123,7 @@ macro_rules! suite {
                 endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
                 endpoints: a_sender_without_a_pause_holds_up_nobody_who_connects,
                 endpoints: a_sender_that_was_silent_for_long_is_heard,
+                endpoints: an_owner_that_waits_in_vain_sleeps,
                 endpoints: senders_come_and_go_and_leave_no_place_behind,
                 endpoints: a_sender_that_dies_leaves_no_place_behind,
                 endpoints: what_cannot_be_is_an_error_that_says_what_to_do,

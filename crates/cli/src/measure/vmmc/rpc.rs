@@ -4,7 +4,7 @@
 //! Source: [GMS §3], Table 1.
 
 use super::{Attached, TaskError, flush_last, name};
-use crate::limits::PARTNER_WAIT;
+use crate::limits::{NULL_CALLS, PARTNER_WAIT};
 use crate::measure::ping::time_calls;
 use crate::measure::stats::Sample;
 use crate::measure::task::{CallBy, CallWay, Measure, ResultBy, Role, Task};
@@ -16,13 +16,13 @@ use vmmc_rpc::{Answer, Call, Client, Request, RpcError, Server, Then};
 /// Word that the leader sets when it is done.
 const DONE: u64 = 0;
 /// Answers nothing.
-const NULL: u16 = 1;
+pub(super) const NULL: u16 = 1;
 /// Answers so many bytes as the arguments say: as bulk, if the caller has a buffer.
 const READ: u16 = 2;
 /// Frames of a client, and buffers for bulk: two calls under way, and no more.
 const COUNT: u64 = 4;
 
-fn handler(size: u64) -> impl Fn(Call) + Send + Sync {
+pub(super) fn handler(size: u64) -> impl Fn(Call) + Send + Sync {
     let page = vec![7; size as usize];
     move |call: Call| match (call.method(), call.wants_bulk()) {
         (NULL, _) => call.answer(b""),
@@ -129,9 +129,11 @@ fn start(client: &Client, way: CallWay, progress: &Progress) -> Result<(), TaskE
     request(client, way.result).then(run).map_err(TaskError::vmmc)
 }
 
-/// Bytes of results a second: one call after the other by those that wait, else as many under way
+/// Bytes of results a second, or the time for each of null calls: one call after the other by those that wait, else as many under way
 /// as there are places for results.
 fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskError> {
+    let null = way.result == ResultBy::Nothing;
+    let under_way = if null { NULL_CALLS } else { COUNT };
     let (progress, begun) = (Progress::default(), Instant::now());
     let mut started = 0;
     while begun.elapsed() < task.budget {
@@ -140,7 +142,7 @@ fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskErro
             started += 1;
             continue;
         }
-        while started - progress.done() < COUNT {
+        while started - progress.done() < under_way {
             start(client, way, &progress)?;
             started += 1;
         }
@@ -150,6 +152,10 @@ fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskErro
     while way.by != CallBy::Wait && progress.done() < started {
         client.poll();
         progress.failed()?;
+    }
+    if null {
+        let each_ns = begun.elapsed().as_nanos() as f64 / started as f64;
+        return Ok(Sample::Latency { p50_ns: each_ns, p99_ns: f64::NAN });
     }
     Ok(Sample::Bandwidth { bytes_per_s: (started * task.size) as f64 / begun.elapsed().as_secs_f64() })
 }
