@@ -3,7 +3,7 @@
 //! Invariant: of a call that may have been carried out without its caller knowing,
 //! [`RpcError::may_have_happened`] says so, and of no other.
 
-use crate::limits::{CALLS_MAX, SERVICE_NAME_BYTES_MAX, THREADS_MAX};
+use crate::limits::{CALLS_MAX, PASSED_MAX, SERVICE_NAME_BYTES_MAX, THREADS_MAX};
 use thiserror::Error;
 use vmmc::{
     AccessError, ConnectError, ErrorKind, ExportError, Kind, MessageError, TokenError, TokenRefused, WaitError,
@@ -192,6 +192,12 @@ pub enum RpcError {
         /// Name of the service.
         service: String,
     },
+    /// The server has too many calls of one caller that it passed on and that have no answer yet:
+    /// a caller has no more than are then free.
+    #[error(
+        "too many calls of one caller were passed on and have no answer yet, of {PASSED_MAX} of all callers; answer this one"
+    )]
+    TooManyPassedOn,
     /// Nothing can be waited for.
     #[error("client of service {service:?}: {error}")]
     Wait {
@@ -245,7 +251,7 @@ impl Kind for RpcError {
             RpcError::Connect { error, .. } => error.kind(),
             RpcError::Endpoint { error, .. } => error.kind(),
             RpcError::Unanswered { .. } | RpcError::TimedOut { .. } => ErrorKind::TimedOut,
-            RpcError::TooManyCalls { .. } => ErrorKind::Full,
+            RpcError::TooManyCalls { .. } | RpcError::TooManyPassedOn => ErrorKind::Full,
             RpcError::Busy { .. } => ErrorKind::ServerBusy,
             RpcError::Lost { .. } => ErrorKind::Lost,
             RpcError::Version { .. } => ErrorKind::Version,

@@ -329,7 +329,7 @@ impl Shared {
         let number = to.inner.number;
         self.delegates.lock().expect("no panic while the lock is held").insert(number, Arc::downgrade(&to.inner));
         if !self.admission().pass_on(call, number) {
-            return Err(RpcError::TooManyCalls { service: to.service().to_string() });
+            return Err(RpcError::TooManyPassedOn);
         }
         // First, so that whoever has the answer finds it counted.
         self.figures.add(Count::PassedOn);
