@@ -76,6 +76,17 @@ impl Attached {
         }
     }
 
+    /// A session of its own, for what else would be a process of its own: threads of one session
+    /// wait together.
+    fn another(&self) -> Result<Session, TaskError> {
+        let builder = Session::builder().timeout(PARTNER_WAIT);
+        let attached = match &self.embedded {
+            Some(node) => builder.over(node.attach().map_err(TaskError::vmmc)?),
+            None => builder.node(&self.session.node().name).start_node(false).attach(),
+        };
+        attached.map_err(TaskError::vmmc)
+    }
+
     /// Plays one half of a measurement.
     pub(crate) fn measure(
         &self,

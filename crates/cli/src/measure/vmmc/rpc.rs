@@ -11,6 +11,7 @@ use crate::measure::task::{CallBy, CallWay, Measure, ResultBy, Role, Task};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use vmmc::Session;
 use vmmc_rpc::{Answer, Call, Client, Request, RpcError, Server, Then};
 
 /// Word that the leader sets when it is done.
@@ -55,21 +56,22 @@ pub(super) fn measure(attached: &Attached, task: &Task, way: CallWay) -> Result<
 
 fn serve(attached: &Attached, task: &Task, way: CallWay, service: &str) -> Result<(), TaskError> {
     let over = attached.export(task.number, Role::Follow, 64)?;
-    let server = |name: &str| Server::new(&attached.session, name).threads(usize::from(way.thread));
+    let server = |session: &Session, name: &str| Server::new(session, name).threads(usize::from(way.thread));
     let behind = format!("{service}-behind");
-    let mut servers = Vec::new();
+    let (session, mut servers) = (attached.another()?, Vec::new());
     if way.three {
-        servers.push(server(&behind).serve(handler(task.size)).map_err(TaskError::vmmc)?);
-        let to = Client::new(&attached.session, &behind).connect().map_err(TaskError::vmmc)?;
+        let delegate = server(&attached.another()?, &behind).serve(handler(task.size));
+        servers.push(delegate.map_err(TaskError::vmmc)?);
+        let to = Client::new(&session, &behind).connect().map_err(TaskError::vmmc)?;
         let pass = move |call: Call| {
             let (method, arguments) = (call.method(), call.arguments().to_vec());
             if let Err((call, error)) = call.pass_on(&to, method, &arguments) {
                 call.fail(&error.to_string());
             }
         };
-        servers.push(server(service).serve(pass).map_err(TaskError::vmmc)?);
+        servers.push(server(&session, service).serve(pass).map_err(TaskError::vmmc)?);
     } else {
-        servers.push(server(service).serve(handler(task.size)).map_err(TaskError::vmmc)?);
+        servers.push(server(&session, service).serve(handler(task.size)).map_err(TaskError::vmmc)?);
     }
     let deadline = attached.session.deadline(task.budget * 4 + PARTNER_WAIT);
     over.wait_word_by(DONE, |word| word != 0, deadline).map(drop).map_err(TaskError::vmmc)
