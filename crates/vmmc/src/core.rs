@@ -251,8 +251,8 @@ impl Core {
         self.wait_for(deadline, Some(TIMED_SLEEPS), None, |_| ready())
     }
 
-    /// As [`wait_word`](Self::wait_word), for words that change by nothing but what wakes sleepers: a
-    /// sender stores, fences, then looks who waits. So sleeps are long, and before each `ready` is
+    /// As [`wait_word`](Self::wait_word), for words that change by nothing but what wakes sleepers:
+    /// a sender stores, fences, then looks who waits. So sleeps are long, and before each `ready` is
     /// told so, after the wait was announced: it then looks at everything.
     pub(crate) fn wait_announced_words<T>(
         &self,
@@ -262,9 +262,9 @@ impl Core {
         self.wait_for(deadline, Some(ANNOUNCED_SLEEPS), None, ready)
     }
 
-    /// `words`: words of memory are waited for, with sleeps no longer than this, for they may change
-    /// without a wake-up. `fds`: a change of these ends a sleep, too; `ready` asks about them. It is
-    /// told whether a sleep follows.
+    /// `words`: words of memory are waited for, with sleeps no longer than this, for they may
+    /// change without a wake-up. `fds`: a change of these ends a sleep, too; `ready` asks about
+    /// them. It is told whether a sleep follows.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,

@@ -389,9 +389,9 @@ impl Session {
         ExportBuilder::new(self.clone(), Origin::Region(region))
     }
 
-    /// Exports registered memory: that of a [`TokenRegion`](crate::TokenRegion), for example. Unless
-    /// it is all of its region, as that of [`buffer`](Self::buffer) is, importers of this node go
-    /// through the engine.
+    /// Exports registered memory: that of a [`TokenRegion`](crate::TokenRegion), for example.
+    /// Unless it is all of its region, as that of [`buffer`](Self::buffer) is, importers of this
+    /// node go through the engine.
     pub fn export_buffer(&self, buffer: &Buffer) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Origin::Buffer(buffer.clone()))
     }

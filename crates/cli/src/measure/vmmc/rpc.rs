@@ -129,8 +129,8 @@ fn start(client: &Client, way: CallWay, progress: &Progress) -> Result<(), TaskE
     request(client, way.result).then(run).map_err(TaskError::vmmc)
 }
 
-/// Bytes of results a second, or the time for each of null calls: one call after the other by those that wait, else as many under way
-/// as there are places for results.
+/// Bytes of results a second, or the time for each of null calls: one call after the other by those
+/// that wait, else as many under way as there are places for results.
 fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskError> {
     let null = way.result == ResultBy::Nothing;
     let under_way = if null { NULL_CALLS } else { COUNT };
