@@ -65,7 +65,7 @@ impl Inner {
         // Until all is sent nobody else sends here, so that pieces follow each other.
         let mut to = self.to();
         let most = to.payload_bytes_max() as usize;
-        let mut rest = Rest(body.to_vec());
+        let mut rest = Rest(body.iter().copied().filter(|part| !part.is_empty()).collect());
         let mut send = |control: &[u8], pieces: &[&[u8]]| {
             let left = deadline.left(self.now()).unwrap_or_default();
             to.send_within(control, Gather(pieces), left).map_err(|error| self.not_sent(error, timeout))
