@@ -153,7 +153,7 @@ impl ConnectionBuilder {
 }
 
 /// What the owner says of a channel of so many bytes is a claim.
-fn check(endpoint: &str, welcome: &Welcome, bytes: u64) -> Result<(), ConnectError> {
+pub(super) fn check(endpoint: &str, welcome: &Welcome, bytes: u64) -> Result<(), ConnectError> {
     let endpoint = endpoint.to_string();
     let Welcome { version, accepted, shape, index, .. } = *welcome;
     if version != VERSION {

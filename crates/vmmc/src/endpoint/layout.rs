@@ -153,7 +153,7 @@ pub(super) enum Payload {
 }
 
 impl Head {
-    fn encode(self) -> u64 {
+    pub(super) fn encode(self) -> u64 {
         let (frame, bytes) = match self.payload {
             Payload::None => (0, 0),
             Payload::Frame(frame, bytes) => (frame + 1, bytes),
