@@ -229,6 +229,12 @@ impl Export {
         self.piece().word(offset)
     }
 
+    /// Aligned words that follow each other.
+    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], AccessError> {
+        self.core.must_be_here()?;
+        self.piece().words(offset, count)
+    }
+
     /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything
     /// sent before that word by the same process is then visible.
     ///

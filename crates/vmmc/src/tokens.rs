@@ -8,12 +8,12 @@ use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{TOKEN_BYTES_MAX, TOKEN_TABLES_MAX, TOKENS_MAX};
 use crate::session::Session;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_host::Deadline;
 use vmmc_host::control::Access;
 use vmmc_host::os::RandomWords;
-use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenState};
+use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TokenState, TokenWords};
 
 /// Buffers begin at a multiple of this, bytes.
 const BUFFER_ALIGN: u64 = 64;
@@ -228,9 +228,8 @@ impl TokenTable {
     /// random bytes.
     pub fn arm(&self) -> Result<Option<TokenBuffer>, TokenError> {
         let table = &self.table;
-        let word = |at: u64| table.export.word(at).map_err(TokenError::Access);
         // Not in the child of a fork, which would arm the parent's.
-        word(0)?;
+        table.words(0).map_err(TokenError::Access)?;
         let mut places = table.places();
         if places.free.is_empty() {
             table.reclaim(&mut places);
@@ -240,11 +239,8 @@ impl TokenTable {
         let Some(index) = places.free.pop() else { return Ok(None) };
         drop(places);
         let buffer = TokenBuffer { table: table.clone(), index, key };
-        let words = [0, 0, table.buffer_at(index), table.bytes];
-        for (at, value) in (1u64..).zip(words) {
-            word(table.entry(index) + 8 * at)?.store(value, Ordering::Relaxed);
-        }
-        word(table.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
+        let mut words = table.words(index).map_err(TokenError::Access)?;
+        words.arm(key, table.buffer_at(index), table.bytes);
         Ok(Some(buffer))
     }
 }
@@ -257,18 +253,18 @@ impl TokenTable {
         if token.index >= table.count {
             return Err(TokenRefused::Wrong);
         }
-        let entry = table.entry(token.index);
-        let word = |at: u64, order| table.export.word(entry + at).map_or(0, |word| word.load(order));
-        let (key, state) = TokenState::of_word(word(0, Ordering::Acquire));
+        let Ok(mut words) = table.words(token.index) else { return Err(TokenRefused::Wrong) };
+        let (key, state) = words.state();
         match state {
             _ if key != token.key => Err(TokenRefused::Wrong),
             TokenState::Cancelled => Err(TokenRefused::Cancelled),
             TokenState::Armed if len > table.bytes => Err(TokenRefused::TooLong { len, max: table.bytes }),
             TokenState::Armed => Err(TokenRefused::Wrong),
-            TokenState::Done if word(TOKEN_TAG_AT, Ordering::Relaxed) == tag => {
-                Ok(word(TOKEN_TOTAL_AT, Ordering::Relaxed).min(table.bytes))
-            }
-            TokenState::Done | TokenState::Filling => Err(TokenRefused::Used),
+            TokenState::Done => match words.payload() {
+                (of, len) if of == tag => Ok(len.min(table.bytes)),
+                _ => Err(TokenRefused::Used),
+            },
+            TokenState::Filling => Err(TokenRefused::Used),
         }
     }
 }
@@ -344,6 +340,10 @@ impl Table {
         u64::from(index) * TOKEN_ENTRY_BYTES
     }
 
+    fn words(&self, index: u32) -> Result<EntryWords<'_>, AccessError> {
+        self.export.words(self.entry(index), EntryWords::COUNT).map(EntryWords)
+    }
+
     fn buffer_at(&self, index: u32) -> u64 {
         first_buffer(self.count.into()) + u64::from(index) * stride(self.bytes)
     }
@@ -352,8 +352,7 @@ impl Table {
     fn reclaim(&self, places: &mut Places) {
         let Places { free, filling, .. } = places;
         filling.retain(|index| {
-            let word = self.export.word(self.entry(*index)).map_or(0, |word| word.load(Ordering::Acquire));
-            let ended = TokenState::of_word(word).1 == TokenState::Done;
+            let ended = self.words(*index).is_ok_and(|mut words| words.state().1 == TokenState::Done);
             if ended {
                 free.push(*index);
             }
@@ -410,10 +409,7 @@ impl TokenBuffer {
     /// # Errors
     /// [`AccessError::Forked`].
     pub fn cancel(&self) -> Result<bool, AccessError> {
-        let word = self.state_word()?;
-        let [armed, cancelled] = [TokenState::Armed, TokenState::Cancelled].map(|state| state.word(self.key));
-        let left = word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire);
-        Ok(left.is_ok() || left == Err(cancelled))
+        Ok(self.table.words(self.index)?.cancel(self.key))
     }
 
     /// Copies bytes out of the buffer. Before the payload has come they mean nothing.
@@ -445,20 +441,37 @@ impl TokenBuffer {
     }
 
     pub(crate) fn state(&self) -> Result<TokenState, AccessError> {
-        Ok(TokenState::of_word(self.state_word()?.load(Ordering::Acquire)).1)
-    }
-
-    fn state_word(&self) -> Result<&std::sync::atomic::AtomicU64, AccessError> {
-        self.table.export.word(self.table.entry(self.index))
+        Ok(self.table.words(self.index)?.state().1)
     }
 
     fn arrival(&self) -> Result<Option<Arrival>, AccessError> {
-        if self.state_word()?.load(Ordering::Acquire) != TokenState::Done.word(self.key) {
-            return Ok(None);
-        }
-        let entry = self.table.entry(self.index);
-        let word = |at: u64| Ok::<_, AccessError>(self.table.export.word(entry + at)?.load(Ordering::Relaxed));
-        Ok(Some(Arrival { tag: word(TOKEN_TAG_AT)?, len: word(TOKEN_TOTAL_AT)?.min(self.table.bytes) }))
+        let mut words = self.table.words(self.index)?;
+        let came = words.state() == (self.key, TokenState::Done);
+        Ok(came.then(|| words.payload()).map(|(tag, len)| Arrival { tag, len: len.min(self.table.bytes) }))
+    }
+}
+
+/// The words of an entry in memory that is mapped here.
+pub(crate) struct EntryWords<'a>(pub(crate) &'a [AtomicU64]);
+
+impl EntryWords<'_> {
+    pub(crate) const COUNT: usize = 5;
+}
+
+impl TokenWords for EntryWords<'_> {
+    #[inline]
+    fn load(&mut self, word: usize, order: Ordering) -> u64 {
+        self.0[word].load(order)
+    }
+
+    #[inline]
+    fn store(&mut self, word: usize, value: u64, order: Ordering) {
+        self.0[word].store(value, order);
+    }
+
+    #[inline]
+    fn compare_swap(&mut self, expected: u64, desired: u64, [done, not]: [Ordering; 2]) -> Result<u64, u64> {
+        self.0[0].compare_exchange(expected, desired, done, not)
     }
 }
 
