@@ -46,7 +46,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("clippy", "warnings are errors", clippy),
         step("docs", "documentation builds without warnings", docs),
         step("tests", "unit, scripted, property, conformance, real processes", tests),
-        step("loom", "rings and handshakes under every interleaving", loom),
+        step("loom", "rings, handshakes, credit and tokens under every interleaving", loom),
         step("miri", "rings under Miri", miri),
         step("ciphers", "the build with AES-256-GCM", ciphers),
         step(

@@ -25,8 +25,8 @@
 
 use crate::command::{AtomicOp, Dma};
 use crate::error::{ExportError, OpError};
-use crate::limits::TOKENS_MAX;
 use crate::ids::RegionRef;
+use crate::limits::TOKENS_MAX;
 use crate::local::in_bounds;
 use crate::rights::{ExportSpec, Rights};
 use crate::tables::{Arrivals, Incoming, Tables, Target};

@@ -660,8 +660,7 @@ impl Endpoint {
         }
         self.counts.accepted += 1;
         let memory = ChannelMemory::new(region, self.shape);
-        let channel =
-            Channel { export, memory, from: record.from, number, empty: 0, leaving: false, imported: false };
+        let channel = Channel { export, memory, from: record.from, number, empty: 0, leaving: false, imported: false };
         if at == self.senders.len() {
             self.senders.push(None);
             if at % 8 == 0 {

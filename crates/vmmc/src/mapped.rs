@@ -12,11 +12,12 @@ use crate::peers::Peer;
 use crate::source::Piece;
 use crate::tokens::EntryWords;
 use crate::trace::Tracer;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
 use vmmc_host::control::Moved;
+use vmmc_host::credit::load_after_store;
 use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::{LANES, METERS, STORE_TRIAL_BYTES_MIN};
 use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
@@ -254,8 +255,7 @@ impl Mapped {
             self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sent(data.len() as u64);
-            fence(Ordering::SeqCst);
-            Ok(self.region.word(word)?.load(Ordering::Acquire))
+            Ok(load_after_store(self.region.word(word)?))
         })
     }
 

@@ -5,13 +5,14 @@
 
 use super::Message;
 use super::frame::Frames;
-use super::layout::{Head, Payload, QUIET, Shape, TAKEN, slot_end};
+use super::layout::{AGREED, Head, Payload, Shape, slot_end};
 use crate::export::Export;
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::tokens::{ByToken, TokenPool, TokenRefused};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use vmmc_host::Region;
+use vmmc_host::credit::{ChannelWords, is_there};
 use vmmc_nic::Sender;
 
 /// A sender, and what it writes to.
@@ -68,8 +69,7 @@ impl ChannelMemory {
 
     #[inline]
     pub(super) fn has_message(&self) -> bool {
-        let number = self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel");
-        number.load(Ordering::Acquire) == self.taken + 1
+        is_there(self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel"), self.taken)
     }
 
     #[inline]
@@ -92,14 +92,17 @@ impl ChannelMemory {
             }
         }
         self.taken += 1;
-        self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
+        agreed(&self.region).take(self.taken);
         Some(Message { control, len: head.control, payload, by_token, from })
     }
 
     fn set_quiet(&self, quiet: bool) {
-        // The sender stores a message, then loads this word. Here the word is stored, then messages
-        // are loaded. So one of the two sees the other.
-        self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        agreed(&self.region).set_quiet(quiet);
     }
+}
+
+/// The words of a channel by which both ends agree.
+#[inline]
+pub(super) fn agreed(region: &Region) -> &ChannelWords {
+    region.overlay(AGREED).expect("the head is in the channel")
 }

@@ -110,7 +110,9 @@ pub fn everything(data: &[u8]) -> usize {
 fn head(word: u64, shape: Shape) {
     let Some(head) = Head::decode(word, shape) else { return };
     assert!(head.control <= CONTROL_MESSAGE_BYTES_MAX && head.slot_bytes() <= super::layout::SLOT_BYTES);
-    assert!(!matches!(head.payload, Payload::Frame(frame, bytes) if frame >= shape.frames || bytes > shape.frame_bytes));
+    assert!(
+        !matches!(head.payload, Payload::Frame(frame, bytes) if frame >= shape.frames || bytes > shape.frame_bytes)
+    );
     assert_eq!(head.encode(), word);
 }
 
