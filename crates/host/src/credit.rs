@@ -76,7 +76,8 @@ pub fn is_there(number: &AtomicU64, taken: u64) -> bool {
     number.load(Ordering::Acquire) == taken + 1
 }
 
-/// A word of the other side, which may have changed before that side could see what was stored here.
+/// A word of the other side, which may have changed before that side could see what was stored
+/// here.
 #[inline]
 pub fn load_after_store(word: &AtomicU64) -> u64 {
     fence(Ordering::SeqCst);

@@ -162,8 +162,8 @@ pub(crate) fn check(spec: &ExportSpec, entries: u32) -> Result<(), ExportError> 
     Ok(())
 }
 
-/// The words of an entry, where they lie: in memory, or behind a [`Dma`]. All who change an entry do
-/// so by the methods that are provided here, which loom explores (`tests/loom.rs`).
+/// The words of an entry, where they lie: in memory, or behind a [`Dma`]. All who change an entry
+/// do so by the methods that are provided here, which loom explores (`tests/loom.rs`).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,8 +177,8 @@ pub(crate) fn check(spec: &ExportSpec, entries: u32) -> Result<(), ExportError> 
 ///     fn store(&mut self, word: usize, value: u64, order: Ordering) {
 ///         self.0[word].store(value, order);
 ///     }
-///     fn compare_swap(&mut self, expected: u64, desired: u64, [done, not]: [Ordering; 2]) -> Result<u64, u64> {
-///         self.0[0].compare_exchange(expected, desired, done, not)
+///     fn compare_swap(&mut self, old: u64, new: u64, orders: [Ordering; 2]) -> Result<u64, u64> {
+///         self.0[0].compare_exchange(old, new, orders[0], orders[1])
 ///     }
 /// }
 ///
@@ -232,8 +232,8 @@ pub trait TokenWords {
         left.is_ok() || left == Err(cancelled)
     }
 
-    /// Where in an export of `size` bytes a part of a payload goes. The first one takes the key; its
-    /// sender alone writes to the buffer from then on.
+    /// Where in an export of `size` bytes a part of a payload goes. The first one takes the key;
+    /// its sender alone writes to the buffer from then on.
     ///
     /// # Errors
     /// As of [`TokenEntry::place`].

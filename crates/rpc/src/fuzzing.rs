@@ -1,8 +1,8 @@
 //! Doors for the fuzz target and for tests: everything that a server and a client read of each
 //! other.
 //!
-//! Invariant: what decodes encodes to the bytes it came from; a body comes whole, as its pieces were
-//! sent, or not at all; what is kept of pieces is within its bounds.
+//! Invariant: what decodes encodes to the bytes it came from; a body comes whole, as its pieces
+//! were sent, or not at all; what is kept of pieces is within its bounds.
 
 use crate::call::BulkArgument;
 use crate::calls::Calls;

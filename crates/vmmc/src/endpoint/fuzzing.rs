@@ -27,7 +27,7 @@ pub enum Taken {
     /// No message.
     Nothing,
     /// One.
-    Message(Message),
+    Message(Box<Message>),
     /// What no sender of ours writes.
     Nonsense,
 }
@@ -81,7 +81,7 @@ impl Inbox {
             return Taken::Nothing;
         }
         let from = Sender { session: 0, process: ProcessId(0), import: ImportId::from_u64(0) };
-        self.memory.take(None, from).map_or(Taken::Nonsense, Taken::Message)
+        self.memory.take(None, from).map_or(Taken::Nonsense, |message| Taken::Message(Box::new(message)))
     }
 }
 
