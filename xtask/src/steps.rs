@@ -46,7 +46,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("clippy", "warnings are errors", clippy),
         step("docs", "documentation builds without warnings", docs),
         step("tests", "unit, scripted, property, conformance, real processes", tests),
-        step("loom", "rings and handshakes under every interleaving", loom),
+        step("loom", "rings, handshakes, credit and tokens under every interleaving", loom),
         step("miri", "rings under Miri", miri),
         step("ciphers", "the build with AES-256-GCM", ciphers),
         step(
@@ -136,11 +136,19 @@ fn tests() -> Outcome {
 }
 
 fn loom() -> Outcome {
-    let mut command =
-        cargo(&["test", "--package", "vmmc-host", "--package", "vmmc-stream", "--lib", "--release", "--target-dir"]);
-    command.arg(target_folder().join("loom"));
-    command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
-    alone(&target_folder().join("loom"), run("loom", command))
+    let words = ["--package", "vmmc-host", "--package", "vmmc-stream", "--lib"];
+    let tokens = ["--package", "vmmc-nic", "--test", "loom"];
+    let mut count = 0;
+    for (log, what) in [("loom", &words[..]), ("loom-tokens", &tokens)] {
+        let mut command = cargo(&["test", "--release", "--target-dir"]);
+        command.arg(target_folder().join("loom")).args(what);
+        command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+        if let failed @ Failed(_) = run(log, command) {
+            return alone(&target_folder().join("loom"), failed);
+        }
+        count += log_text(log).lines().filter(|line| line.contains("loom_") && line.ends_with(" ok")).count();
+    }
+    alone(&target_folder().join("loom"), Passed(format!("{count} models")))
 }
 
 fn miri() -> Outcome {

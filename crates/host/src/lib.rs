@@ -38,6 +38,7 @@ pub mod control;
 #[cfg(not(loom))]
 mod copy;
 pub mod counters;
+pub mod credit;
 #[cfg(not(loom))]
 pub mod fault;
 #[cfg(not(loom))]

@@ -115,4 +115,4 @@ pub use rights::{
 pub use ring::{RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};
 pub use time::Time;
-pub use tokens::{TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};
+pub use tokens::{TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState, TokenWords};

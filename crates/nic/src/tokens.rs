@@ -25,10 +25,12 @@
 
 use crate::command::{AtomicOp, Dma};
 use crate::error::{ExportError, OpError};
+use crate::ids::RegionRef;
 use crate::limits::TOKENS_MAX;
 use crate::local::in_bounds;
 use crate::rights::{ExportSpec, Rights};
 use crate::tables::{Arrivals, Incoming, Tables, Target};
+use std::sync::atomic::Ordering;
 
 /// Bytes from an entry to the next.
 pub const TOKEN_ENTRY_BYTES: u64 = 64;
@@ -160,6 +162,132 @@ pub(crate) fn check(spec: &ExportSpec, entries: u32) -> Result<(), ExportError> 
     Ok(())
 }
 
+/// The words of an entry, where they lie: in memory, or behind a [`Dma`]. All who change an entry
+/// do so by the methods that are provided here, which loom explores (`tests/loom.rs`).
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use vmmc_nic::{TokenPart, TokenState, TokenWords};
+///
+/// struct Entry([AtomicU64; 5]);
+/// impl TokenWords for Entry {
+///     fn load(&mut self, word: usize, order: Ordering) -> u64 {
+///         self.0[word].load(order)
+///     }
+///     fn store(&mut self, word: usize, value: u64, order: Ordering) {
+///         self.0[word].store(value, order);
+///     }
+///     fn compare_swap(&mut self, old: u64, new: u64, orders: [Ordering; 2]) -> Result<u64, u64> {
+///         self.0[0].compare_exchange(old, new, orders[0], orders[1])
+///     }
+/// }
+///
+/// let mut entry = Entry(Default::default());
+/// entry.arm(4, 64, 100); // the owner: a buffer of 100 bytes, at byte 64 of the export
+/// let part = TokenPart { index: 0, key: 4, tag: 7, total: 10 };
+/// assert_eq!(entry.take(&part, 0, 10, 4096), Ok(64)); // a sender: the payload goes there
+/// assert!(!entry.cancel(4));
+/// entry.finish(4);
+/// assert_eq!((entry.state(), entry.payload()), ((4, TokenState::Done), (7, 10)));
+/// ```
+pub trait TokenWords {
+    /// Reads a word.
+    fn load(&mut self, word: usize, order: Ordering) -> u64;
+    /// Writes a word.
+    fn store(&mut self, word: usize, value: u64, order: Ordering);
+    /// Changes the state if it is the expected one; gives what it was. `orders`: of the change, and
+    /// where there is none.
+    ///
+    /// # Errors
+    /// What it was instead.
+    fn compare_swap(&mut self, expected: u64, desired: u64, orders: [Ordering; 2]) -> Result<u64, u64>;
+
+    /// All of them, the state first.
+    fn entry(&mut self) -> TokenEntry {
+        let state = self.load(0, Ordering::Acquire);
+        let [tag, total, offset, bytes] = [1, 2, 3, 4].map(|word| self.load(word, Ordering::Relaxed));
+        TokenEntry { state, tag, total, offset, bytes }
+    }
+
+    /// Key and state. Of a payload that is done all that was written is visible.
+    fn state(&mut self) -> (u64, TokenState) {
+        TokenState::of_word(self.load(0, Ordering::Acquire))
+    }
+
+    /// Tag and bytes of the payload that is done.
+    fn payload(&mut self) -> (u64, u64) {
+        (self.load(1, Ordering::Relaxed), self.load(2, Ordering::Relaxed))
+    }
+
+    /// The owner arms an entry on which no payload is under way, with a key that it never had.
+    fn arm(&mut self, key: u64, offset: u64, bytes: u64) {
+        (1..).zip([0, 0, offset, bytes]).for_each(|(word, value)| self.store(word, value, Ordering::Relaxed));
+        self.store(0, TokenState::Armed.word(key), Ordering::Release);
+    }
+
+    /// The owner withdraws a key. True: no payload has come in by it, and none will.
+    fn cancel(&mut self, key: u64) -> bool {
+        let [armed, cancelled] = [TokenState::Armed, TokenState::Cancelled].map(|state| state.word(key));
+        let left = self.compare_swap(armed, cancelled, [Ordering::AcqRel, Ordering::Acquire]);
+        left.is_ok() || left == Err(cancelled)
+    }
+
+    /// Where in an export of `size` bytes a part of a payload goes. The first one takes the key;
+    /// its sender alone writes to the buffer from then on.
+    ///
+    /// # Errors
+    /// As of [`TokenEntry::place`].
+    fn take(&mut self, part: &TokenPart, at: u64, len: u64, size: u64) -> Result<u64, OpError> {
+        let to = self.entry().place(part, at, len, size)?;
+        if at == 0 {
+            let [armed, filling] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(part.key));
+            self.compare_swap(armed, filling, [Ordering::AcqRel, Ordering::Relaxed])
+                .map_err(|_| OpError::TokenRefused { index: part.index.into() })?;
+            self.store(1, part.tag, Ordering::Relaxed);
+            self.store(2, part.total, Ordering::Relaxed);
+        }
+        Ok(to)
+    }
+
+    /// All of the payload that took the key is there.
+    fn finish(&mut self, key: u64) {
+        let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(key));
+        // Unless the owner has withdrawn it meanwhile.
+        let _ = self.compare_swap(filling, done, [Ordering::Release, Ordering::Relaxed]);
+    }
+}
+
+/// An entry as the engine reaches it.
+struct Entry<'a> {
+    dma: &'a mut dyn Dma,
+    memory: RegionRef,
+    at: u64,
+}
+
+impl TokenWords for Entry<'_> {
+    fn load(&mut self, word: usize, _: Ordering) -> u64 {
+        let mut bytes = [0; 8];
+        self.dma.gather(self.memory, self.at + 8 * word as u64, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store(&mut self, word: usize, value: u64, _: Ordering) {
+        self.dma.atomic(self.memory, self.at + 8 * word as u64, AtomicOp::Swap(value));
+    }
+
+    fn compare_swap(&mut self, expected: u64, desired: u64, _: [Ordering; 2]) -> Result<u64, u64> {
+        let old = self.dma.atomic(self.memory, self.at, AtomicOp::CompareSwap { expected, desired });
+        if old == expected { Ok(old) } else { Err(old) }
+    }
+
+    /// In one access.
+    fn entry(&mut self) -> TokenEntry {
+        let mut bytes = [0; WORDS_BYTES];
+        self.dma.gather(self.memory, self.at, &mut bytes);
+        TokenEntry::from_bytes(&bytes)
+    }
+}
+
 impl Tables {
     /// Lands a part of a payload in the buffer of its token, after every check; the first part
     /// takes the key, the last one says that all is there.
@@ -172,41 +300,17 @@ impl Tables {
         dma: &mut dyn Dma,
     ) -> Result<(), OpError> {
         let Arrivals::ByToken { entries } = target.arrivals else { return Err(OpError::NotByToken) };
-        let placed = place(target, entries, token, at, data.len(), dma).inspect_err(|_| self.stats.tokens_refused += 1);
-        let (entry, to) = placed?;
+        let memory = target.memory;
+        let placed = token.entry_at(entries).and_then(|entry_at| {
+            let mut entry = Entry { dma: &mut *dma, memory, at: target.base + entry_at };
+            entry.take(token, at, data.len(), target.len).map(|to| (entry.at, to))
+        });
+        let (entry_at, to) = placed.inspect_err(|_| self.stats.tokens_refused += 1)?;
         self.stats.bytes_deposited += data.len();
-        data.put(0, data.len(), target.memory, target.base + to, dma);
+        data.put(0, data.len(), memory, target.base + to, dma);
         if at + data.len() == token.total {
-            // Unless the owner has withdrawn it meanwhile.
-            let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(token.key));
-            dma.atomic(target.memory, entry, AtomicOp::CompareSwap { expected: filling, desired: done });
+            Entry { dma, memory, at: entry_at }.finish(token.key);
         }
         Ok(())
     }
-}
-
-/// Takes the key with the first part. Where in memory the entry is, and where in the export the
-/// part goes.
-fn place(
-    target: &Target,
-    entries: u32,
-    token: &TokenPart,
-    at: u64,
-    len: u64,
-    dma: &mut dyn Dma,
-) -> Result<(u64, u64), OpError> {
-    let entry_at = target.base + token.entry_at(entries)?;
-    let mut bytes = [0; WORDS_BYTES];
-    dma.gather(target.memory, entry_at, &mut bytes);
-    let to = TokenEntry::from_bytes(&bytes).place(token, at, len, target.len)?;
-    if at == 0 {
-        let [expected, desired] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(token.key));
-        let old = dma.atomic(target.memory, entry_at, AtomicOp::CompareSwap { expected, desired });
-        if old != expected {
-            return Err(OpError::TokenRefused { index: token.index.into() });
-        }
-        dma.atomic(target.memory, entry_at + TOKEN_TAG_AT, AtomicOp::Swap(token.tag));
-        dma.atomic(target.memory, entry_at + TOKEN_TOTAL_AT, AtomicOp::Swap(token.total));
-    }
-    Ok((entry_at, to))
 }

@@ -83,6 +83,8 @@ mod client;
 mod connecting;
 mod error;
 mod figures;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod limits;
 mod link;
 mod pieces;

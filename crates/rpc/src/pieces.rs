@@ -5,7 +5,7 @@
 
 use crate::call::BulkArgument;
 use crate::limits::{BODY_BYTES_MAX, COLLECTED_BYTES_MAX};
-use crate::wire::CallId;
+use crate::wire::{CallId, Origin, Request};
 use foldhash::HashMap;
 use vmmc::Frame;
 
@@ -34,23 +34,66 @@ impl<'a> Rest<'a> {
 pub(crate) type Channel = (u32, u32, u64);
 
 /// The calls whose pieces come, one for each sender, which sends them one after the other.
-#[derive(Default)]
 pub(crate) struct Collected {
     calls: HashMap<Channel, (CallId, Vec<u8>)>,
     /// Senders of whom there was more than there is room for, and the call.
     refused: HashMap<Channel, CallId>,
     bytes: usize,
+    bounds: Bounds,
+}
+
+/// Bytes that are kept at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Of one call.
+    pub(crate) one: usize,
+    /// Of all.
+    pub(crate) all: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { one: BODY_BYTES_MAX as usize, all: COLLECTED_BYTES_MAX }
+    }
 }
 
 /// What has come of a call before its last message.
-pub(crate) enum Pieces {
+enum Pieces {
     None,
     All(Vec<u8>),
     /// There was no room for them.
     TooMany,
 }
 
+/// What has come of a call with its last message.
+pub(crate) enum Whole<T> {
+    Came(T),
+    /// There was no room for its pieces.
+    TooMany,
+    /// It is none that a caller of ours sends.
+    Nonsense,
+}
+
+impl<T> Whole<T> {
+    fn of(came: Option<T>) -> Whole<T> {
+        came.map_or(Whole::Nonsense, Whole::Came)
+    }
+}
+
+/// Arguments and bulk.
+pub(crate) type Body = (Vec<u8>, BulkArgument);
+
 impl Collected {
+    pub(crate) fn new(bounds: Bounds) -> Collected {
+        Collected { calls: HashMap::default(), refused: HashMap::default(), bytes: 0, bounds }
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A piece has come.
     pub(crate) fn add(&mut self, from: Channel, id: CallId, frame: &Frame) {
         if self.refused.get(&from) == Some(&id) {
             return;
@@ -62,7 +105,7 @@ impl Collected {
         }
         let own = self.calls.get(&from).map_or(0, |(_, bytes)| bytes.len());
         let more = frame.len() as usize;
-        if own + more > COLLECTED_BYTES_MAX - self.bytes || (own + more) as u64 > BODY_BYTES_MAX {
+        if own + more > self.bounds.all - self.bytes || own + more > self.bounds.one {
             self.drop_of(from);
             self.refused.insert(from, id);
             return;
@@ -77,7 +120,33 @@ impl Collected {
         Some((id, bytes))
     }
 
-    pub(crate) fn take(&mut self, from: Channel, id: CallId) -> Pieces {
+    /// The last message of a call has come.
+    pub(crate) fn request(&mut self, from: Channel, head: &Request, body: &[u8], frame: Option<Frame>) -> Whole<Body> {
+        match self.take(from, head.id) {
+            Pieces::None => Whole::of(split(head.arguments, body, frame, 0)),
+            Pieces::All(bytes) => Whole::of(split_pieces(head.arguments, bytes, frame, 0)),
+            Pieces::TooMany => Whole::TooMany,
+        }
+    }
+
+    /// The last message of a call has come that was passed on, and whose it is.
+    pub(crate) fn forward(&mut self, from: Channel, head: &Request, frame: Frame) -> Whole<(Origin, Body)> {
+        let (begun, in_pieces) = match self.take(from, head.id) {
+            Pieces::None => (frame.to_vec(), false),
+            Pieces::All(bytes) => (bytes, true),
+            Pieces::TooMany => return Whole::TooMany,
+        };
+        let Some((origin, rest)) = Origin::decode(&begun) else { return Whole::Nonsense };
+        let at = begun.len() - rest.len();
+        let body = if in_pieces {
+            split_pieces(head.arguments, begun, Some(frame), at)
+        } else {
+            split(head.arguments, b"", Some(frame), at as u64)
+        };
+        Whole::of(body.map(|body| (origin, body)))
+    }
+
+    fn take(&mut self, from: Channel, id: CallId) -> Pieces {
         if self.calls.is_empty() && self.refused.is_empty() {
             return Pieces::None;
         }
@@ -90,6 +159,7 @@ impl Collected {
         }
     }
 
+    /// Keeps what comes of senders that are still there.
     pub(crate) fn keep(&mut self, is_there: impl Fn(&Channel) -> bool) {
         self.refused.retain(|from, _| is_there(from));
         self.calls.retain(|from, _| is_there(from));
@@ -97,13 +167,36 @@ impl Collected {
     }
 }
 
+/// The result, or the message, of an answer: in a frame if there is one.
+pub(crate) struct Said<'a> {
+    /// What has come in pieces.
+    pub(crate) begun: Vec<u8>,
+    pub(crate) body: &'a [u8],
+    pub(crate) frame: Option<Frame>,
+}
+
+impl Said<'_> {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let last = self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec);
+        if self.begun.is_empty() {
+            return last;
+        }
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend(last);
+        all
+    }
+}
+
+/// A piece of a result, behind those that have come of it. One of a server that sends more than can
+/// be is dropped, as is what follows it: the result makes no sense then.
+pub(crate) fn add_to_result(begun: &mut Vec<u8>, frame: &Frame) {
+    if begun.len() as u64 + frame.len() <= BODY_BYTES_MAX {
+        begun.extend(frame.to_vec());
+    }
+}
+
 /// Arguments and bulk of a call that came in pieces, from byte `at` on; the last one is in a frame.
-pub(crate) fn split_pieces(
-    arguments: u32,
-    mut bytes: Vec<u8>,
-    frame: Option<Frame>,
-    at: usize,
-) -> Option<(Vec<u8>, BulkArgument)> {
+fn split_pieces(arguments: u32, mut bytes: Vec<u8>, frame: Option<Frame>, at: usize) -> Option<Body> {
     bytes.extend(frame?.to_vec());
     let bulk = bytes.split_off((at + arguments as usize).min(bytes.len()));
     let arguments = (bytes.len() - at == arguments as usize).then(|| bytes.split_off(at))?;
@@ -112,7 +205,7 @@ pub(crate) fn split_pieces(
 
 /// Arguments and bulk of a call: in the control message, or in a frame from byte `at` on. None: the
 /// arguments are longer than what came.
-pub(crate) fn split(arguments: u32, body: &[u8], frame: Option<Frame>, at: u64) -> Option<(Vec<u8>, BulkArgument)> {
+fn split(arguments: u32, body: &[u8], frame: Option<Frame>, at: u64) -> Option<Body> {
     let len = u64::from(arguments);
     match frame {
         None => {

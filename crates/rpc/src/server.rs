@@ -11,7 +11,7 @@
 
 use crate::PING_METHOD;
 use crate::admission::{Admission, Admitted, Name, Turn, Withdrawal};
-use crate::call::{BulkArgument, Call, Came};
+use crate::call::{Call, Came};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
@@ -19,7 +19,7 @@ use crate::figures::{Count, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows};
 use crate::link::{Asker, Link};
-use crate::pieces::{Channel, Collected, Pieces, split, split_pieces};
+use crate::pieces::{Body, Bounds, Channel, Collected, Whole};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
 use std::collections::VecDeque;
@@ -216,7 +216,7 @@ impl ServerBuilder {
             connecting,
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
-            collected: Collected::default(),
+            collected: Collected::new(Bounds::default()),
             push_after: PUSH_AFTER_MIN,
             next_link: 0,
             timed: Timed::default(),
@@ -465,43 +465,27 @@ impl Serving {
             },
             Some(Message::Request { head, body }) => {
                 let Some(link) = self.by_sender.get(&sender).cloned() else { return self.misbehaved() };
-                let body = match self.collected.take(sender, head.id) {
-                    Pieces::None => split(head.arguments, body, frame, 0),
-                    Pieces::All(bytes) => split_pieces(head.arguments, bytes, frame, 0),
-                    Pieces::TooMany => {
+                match self.collected.request(sender, &head, body, frame) {
+                    Whole::Came(body) => self.admit(link, head, from, body),
+                    Whole::TooMany => {
                         self.shared.figures.add(Count::Busy);
                         link.answer(head.id, Status::Busy, b"");
-                        return;
                     }
-                };
-                match body {
-                    Some(body) => self.admit(link, head, from, body),
-                    None => self.misbehaved(),
+                    Whole::Nonsense => self.misbehaved(),
                 }
             }
             Some(Message::Forward { head }) => {
                 let Some(frame) = frame else { return self.misbehaved() };
                 let via = self.by_sender.get(&sender).cloned();
                 let tell = |why: &[u8]| via.iter().for_each(|via| _ = via.answer(head.id, Status::DelegateLost, why));
-                let (begun, in_pieces) = match self.collected.take(sender, head.id) {
-                    Pieces::None => (frame.to_vec(), false),
-                    Pieces::All(bytes) => (bytes, true),
-                    Pieces::TooMany => {
+                let (origin, body) = match self.collected.forward(sender, &head, frame) {
+                    Whole::Came((origin, body)) if is_answers(&origin.endpoint) => (origin, body),
+                    Whole::Came(_) | Whole::Nonsense => return self.misbehaved(),
+                    Whole::TooMany => {
                         self.shared.figures.add(Count::Busy);
                         return tell(b"it has no room for so long a call");
                     }
                 };
-                let Some((origin, rest)) = Origin::decode(&begun).filter(|(origin, _)| is_answers(&origin.endpoint))
-                else {
-                    return self.misbehaved();
-                };
-                let at = begun.len() - rest.len();
-                let body = if in_pieces {
-                    split_pieces(head.arguments, begun, Some(frame), at)
-                } else {
-                    split(head.arguments, b"", Some(frame), at as u64)
-                };
-                let Some(body) = body else { return self.misbehaved() };
                 match self.link_to(origin, (sender.0, sender.1), via.clone()) {
                     Some(link) => self.admit(link, head, from, body),
                     None => {
@@ -561,7 +545,7 @@ impl Serving {
         Some(link)
     }
 
-    fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: (Vec<u8>, BulkArgument)) {
+    fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: Body) {
         if head.method == PING_METHOD {
             link.answer(head.id, Status::NoMethod, b"");
             return;

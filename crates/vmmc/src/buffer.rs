@@ -107,6 +107,13 @@ impl Buffer {
         self.piece.word(offset)
     }
 
+    /// Aligned words that follow each other.
+    #[inline]
+    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], AccessError> {
+        self.core.must_be_here()?;
+        self.piece.words(offset, count)
+    }
+
     pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), AccessError> {
         self.piece.check(offset, len)
     }

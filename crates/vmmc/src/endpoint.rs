@@ -17,6 +17,8 @@
 mod channel;
 mod connection;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod layout;
 
@@ -32,10 +34,9 @@ use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
 use crate::tokens::{ByToken, TokenBuffer, TokenPool};
-use channel::Channel;
+use channel::{Channel, ChannelMemory};
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
-use frame::Frames;
 pub use handler::MessageHandler;
 use layout::{Call, Shape, VERSION, WELCOME, Welcome};
 use std::collections::VecDeque;
@@ -522,7 +523,7 @@ impl Endpoint {
     #[inline]
     fn take(&mut self, at: usize) -> Option<Message> {
         let channel = self.senders[at].as_mut()?;
-        let message = channel.take(self.shape, self.tokens.as_ref());
+        let message = channel.take(self.tokens.as_ref());
         if message.is_some() {
             self.counts.messages += 1;
         } else {
@@ -679,18 +680,8 @@ impl Endpoint {
             return;
         }
         self.counts.accepted += 1;
-        let frames = Arc::new(Frames::new(region.clone(), self.shape));
-        let channel = Channel {
-            export,
-            region,
-            frames,
-            from: record.from,
-            number,
-            taken: 0,
-            empty: 0,
-            leaving: false,
-            imported: false,
-        };
+        let memory = ChannelMemory::new(region, self.shape);
+        let channel = Channel { export, memory, from: record.from, number, empty: 0, leaving: false, imported: false };
         if at == self.senders.len() {
             self.senders.push(None);
             if at % 8 == 0 {

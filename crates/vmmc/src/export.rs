@@ -240,6 +240,11 @@ impl Export {
         self.memory().word(offset)
     }
 
+    /// Aligned words that follow each other.
+    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], AccessError> {
+        self.memory().words(offset, count)
+    }
+
     /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything
     /// sent before that word by the same process is then visible.
     ///

@@ -141,6 +141,8 @@ pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::{Buffer, BufferRange};
 pub use continuations::Continuations;
+#[doc(hidden)]
+pub use endpoint::fuzzing;
 pub use endpoint::{
     Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler,
 };

@@ -10,19 +10,21 @@ use crate::lanes;
 use crate::limits::SHARED_LANE;
 use crate::peers::Peer;
 use crate::source::Piece;
+use crate::tokens::EntryWords;
 use crate::trace::Tracer;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
 use vmmc_host::control::Moved;
+use vmmc_host::credit::load_after_store;
 use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::{LANES, METERS, STORE_TRIAL_BYTES_MIN};
 use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
-use vmmc_nic::{OpError, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenEntry, TokenPart, TokenState};
+use vmmc_nic::{OpError, TOKEN_ENTRY_BYTES, TokenPart, TokenWords};
 use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
@@ -253,8 +255,7 @@ impl Mapped {
             self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sent(data.len() as u64);
-            fence(Ordering::SeqCst);
-            Ok(self.region.word(word)?.load(Ordering::Acquire))
+            Ok(load_after_store(self.region.word(word)?))
         })
     }
 
@@ -306,9 +307,7 @@ impl Mapped {
                 }
             });
             result?;
-            let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(token.key));
-            // Unless the owner has withdrawn it meanwhile.
-            let _ = self.region.word(entry)?.compare_exchange(filling, done, Ordering::Release, Ordering::Relaxed);
+            self.entry(entry)?.finish(token.key);
             count.sent(token.total);
             Ok(Ok(()))
         })
@@ -322,16 +321,12 @@ impl Mapped {
         if at + TOKEN_ENTRY_BYTES > size {
             return Err(OpError::TokenRefused { index: token.index.into() });
         }
-        let word = |index: u64| self.region.word(at + 8 * index).expect("it was just compared");
-        let [state, tag, total, offset, bytes] = [0, 1, 2, 3, 4].map(|index| word(index).load(Ordering::Relaxed));
-        let to = TokenEntry { state, tag, total, offset, bytes }.place(token, 0, token.total, size)?;
-        let [armed, filling] = [TokenState::Armed, TokenState::Filling].map(|state| state.word(token.key));
-        word(0)
-            .compare_exchange(armed, filling, Ordering::AcqRel, Ordering::Relaxed)
-            .map_err(|_| OpError::TokenRefused { index: token.index.into() })?;
-        word(TOKEN_TAG_AT / 8).store(token.tag, Ordering::Relaxed);
-        word(TOKEN_TOTAL_AT / 8).store(token.total, Ordering::Relaxed);
+        let to = self.entry(at).expect("it was just compared").take(token, 0, token.total, size)?;
         Ok((at, to))
+    }
+
+    fn entry(&self, at: u64) -> Result<EntryWords<'_>, OutOfBounds> {
+        self.region.words(at, EntryWords::COUNT).map(EntryWords)
     }
 
     /// Copies into the exporter's memory, by the stores that pay for so many bytes.

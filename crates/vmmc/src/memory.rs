@@ -78,4 +78,13 @@ impl Piece {
         }
         Ok(self.region().word(self.offset + offset)?)
     }
+
+    #[inline]
+    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], AccessError> {
+        self.check(offset, 8 * count as u64)?;
+        if (self.offset + offset) % 8 != 0 {
+            return Err(AccessError::Misaligned { offset });
+        }
+        Ok(self.region().words(self.offset + offset, count)?)
+    }
 }

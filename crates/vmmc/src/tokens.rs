@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vmmc_host::Deadline;
 use vmmc_host::control::Access;
 use vmmc_host::os::RandomWords;
-use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TOKEN_TAG_AT, TOKEN_TOTAL_AT, TokenState};
+use vmmc_nic::{ExportId, TOKEN_ENTRY_BYTES, TokenState, TokenWords};
 
 /// Buffers begin at a multiple of this, bytes.
 const BUFFER_ALIGN: u64 = 64;
@@ -265,9 +265,8 @@ impl Table {
         self: &Arc<Self>,
         place: impl FnOnce(&Places, u32) -> Result<(u64, u64), TokenError>,
     ) -> Result<Option<TokenBuffer>, TokenError> {
-        let word = |at: u64| self.export.word(at).map_err(TokenError::Access);
         // Not in the child of a fork, which would arm the parent's.
-        word(0)?;
+        self.words(0).map_err(TokenError::Access)?;
         let mut places = self.places();
         if places.free.is_empty() || !places.filling.is_empty() {
             self.reclaim(&mut places);
@@ -281,10 +280,7 @@ impl Table {
         drop(places);
         let buffer = TokenBuffer { table: self.clone(), index, key, at, bytes };
         self.capacities[index as usize].store(bytes, Ordering::Relaxed);
-        for (at, value) in (1u64..).zip([0, 0, at, bytes]) {
-            word(self.entry(index) + 8 * at)?.store(value, Ordering::Relaxed);
-        }
-        word(self.entry(index))?.store(TokenState::Armed.word(key), Ordering::Release);
+        self.words(index).map_err(TokenError::Access)?.arm(key, at, bytes);
         Ok(Some(buffer))
     }
 
@@ -292,18 +288,19 @@ impl Table {
     /// they are not there.
     pub(crate) fn came(&self, token: PayloadToken, tag: u64, len: u64) -> Result<u64, TokenRefused> {
         let Some(max) = self.capacities.get(token.index as usize) else { return Err(TokenRefused::Wrong) };
-        let (entry, max) = (self.entry(token.index), max.load(Ordering::Relaxed));
-        let word = |at: u64, order| self.export.word(entry + at).map_or(0, |word| word.load(order));
-        let (key, state) = TokenState::of_word(word(0, Ordering::Acquire));
+        let max = max.load(Ordering::Relaxed);
+        let Ok(mut words) = self.words(token.index) else { return Err(TokenRefused::Wrong) };
+        let (key, state) = words.state();
         match state {
             _ if key != token.key => Err(TokenRefused::Wrong),
             TokenState::Cancelled => Err(TokenRefused::Cancelled),
             TokenState::Armed if len > max => Err(TokenRefused::TooLong { len, max }),
             TokenState::Armed => Err(TokenRefused::Wrong),
-            TokenState::Done if word(TOKEN_TAG_AT, Ordering::Relaxed) == tag => {
-                Ok(word(TOKEN_TOTAL_AT, Ordering::Relaxed).min(max))
-            }
-            TokenState::Done | TokenState::Filling => Err(TokenRefused::Used),
+            TokenState::Done => match words.payload() {
+                (of, len) if of == tag => Ok(len.min(max)),
+                _ => Err(TokenRefused::Used),
+            },
+            TokenState::Filling => Err(TokenRefused::Used),
         }
     }
 }
@@ -449,12 +446,15 @@ impl Table {
         places.filling.len() as u64
     }
 
+    fn words(&self, index: u32) -> Result<EntryWords<'_>, AccessError> {
+        self.export.words(self.entry(index), EntryWords::COUNT).map(EntryWords)
+    }
+
     /// Buffers whose payload has ended meanwhile are free again.
     fn reclaim(&self, places: &mut Places) {
         let mut filling = std::mem::take(&mut places.filling);
         filling.retain(|index| {
-            let word = self.export.word(self.entry(*index)).map_or(0, |word| word.load(Ordering::Acquire));
-            let ended = TokenState::of_word(word).1 == TokenState::Done;
+            let ended = self.words(*index).is_ok_and(|mut words| words.state().1 == TokenState::Done);
             if ended {
                 places.give_back(*index);
             }
@@ -512,10 +512,7 @@ impl TokenBuffer {
     /// # Errors
     /// [`AccessError::Forked`].
     pub fn cancel(&self) -> Result<bool, AccessError> {
-        let word = self.state_word()?;
-        let [armed, cancelled] = [TokenState::Armed, TokenState::Cancelled].map(|state| state.word(self.key));
-        let left = word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire);
-        Ok(left.is_ok() || left == Err(cancelled))
+        Ok(self.table.words(self.index)?.cancel(self.key))
     }
 
     /// Copies bytes out of the buffer. Before the payload has come they mean nothing.
@@ -547,20 +544,37 @@ impl TokenBuffer {
     }
 
     pub(crate) fn state(&self) -> Result<TokenState, AccessError> {
-        Ok(TokenState::of_word(self.state_word()?.load(Ordering::Acquire)).1)
-    }
-
-    fn state_word(&self) -> Result<&std::sync::atomic::AtomicU64, AccessError> {
-        self.table.export.word(self.table.entry(self.index))
+        Ok(self.table.words(self.index)?.state().1)
     }
 
     fn arrival(&self) -> Result<Option<Arrival>, AccessError> {
-        if self.state_word()?.load(Ordering::Acquire) != TokenState::Done.word(self.key) {
-            return Ok(None);
-        }
-        let entry = self.table.entry(self.index);
-        let word = |at: u64| Ok::<_, AccessError>(self.table.export.word(entry + at)?.load(Ordering::Relaxed));
-        Ok(Some(Arrival { tag: word(TOKEN_TAG_AT)?, len: word(TOKEN_TOTAL_AT)?.min(self.bytes) }))
+        let mut words = self.table.words(self.index)?;
+        let came = words.state() == (self.key, TokenState::Done);
+        Ok(came.then(|| words.payload()).map(|(tag, len)| Arrival { tag, len: len.min(self.bytes) }))
+    }
+}
+
+/// The words of an entry in memory that is mapped here.
+pub(crate) struct EntryWords<'a>(pub(crate) &'a [AtomicU64]);
+
+impl EntryWords<'_> {
+    pub(crate) const COUNT: usize = 5;
+}
+
+impl TokenWords for EntryWords<'_> {
+    #[inline]
+    fn load(&mut self, word: usize, order: Ordering) -> u64 {
+        self.0[word].load(order)
+    }
+
+    #[inline]
+    fn store(&mut self, word: usize, value: u64, order: Ordering) {
+        self.0[word].store(value, order);
+    }
+
+    #[inline]
+    fn compare_swap(&mut self, expected: u64, desired: u64, [done, not]: [Ordering; 2]) -> Result<u64, u64> {
+        self.0[0].compare_exchange(expected, desired, done, not)
     }
 }
 

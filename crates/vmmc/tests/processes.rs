@@ -98,6 +98,14 @@ fn child_process() {
                 }
             }
         }
+        "messenger" => {
+            let session = attach(&node);
+            let mut inbox = session.connect("inbox").open().unwrap();
+            println!("ready");
+            for number in 0u64.. {
+                inbox.send(&number.to_le_bytes(), &payload_of(number)[..]).unwrap();
+            }
+        }
         other => panic!("no role {other}"),
     }
 }
@@ -137,6 +145,68 @@ fn an_importer_killed_in_the_middle_of_sends_holds_up_nobody() {
         served.unexport().unwrap();
         assert!(start.elapsed() < TOLD);
     }
+}
+
+/// Each byte says which message it is of.
+fn payload_of(number: u64) -> Vec<u8> {
+    vec![number as u8; 1 + (number * 997 % 4096) as usize]
+}
+
+#[test]
+fn senders_killed_in_the_middle_of_messages_leave_none_half_visible_and_others_are_heard() {
+    const KILLS: u64 = 12;
+    let node = node_name();
+    let _daemon = Role::start("node", &node);
+    let (owner, user) = (attach(&node), attach(&node));
+    let mut endpoint = owner.endpoint("inbox").frames(4, 4096).create().unwrap();
+    let mut other = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| user.connect("inbox").open().unwrap());
+        while !opening.is_finished() {
+            assert!(endpoint.poll().unwrap().is_none());
+        }
+        opening.join().unwrap()
+    });
+    for round in 0..KILLS {
+        let starting = std::thread::spawn({
+            let node = node.clone();
+            move || Role::start("messenger", &node)
+        });
+        let (mut next, mut sender) = (0u64, None);
+        let check = |message: &vmmc::Message, next: &mut u64| {
+            assert_eq!(message.control(), next.to_le_bytes(), "round {round}");
+            assert!(message.payload().unwrap().to_vec() == payload_of(*next), "round {round}, message {next}");
+            *next += 1;
+        };
+        while sender.is_none() || next < 200 + 50 * round {
+            if let Some(message) = endpoint.poll().unwrap() {
+                check(&message, &mut next);
+                sender = sender.or(Some(message.from()));
+            }
+        }
+        let mut role = starting.join().unwrap();
+        std::thread::sleep(Duration::from_micros(100 * (round % 4)));
+        role.kill();
+        other.send(b"all well", b"").unwrap();
+        let mut heard = false;
+        while !heard {
+            let message = endpoint.wait().unwrap();
+            if Some(message.from()) == sender {
+                check(&message, &mut next);
+            } else {
+                assert_eq!(message.control(), b"all well");
+                heard = true;
+            }
+        }
+        // What it had sent whole is taken, and nothing else comes.
+        while let Some(message) = endpoint.poll().unwrap() {
+            check(&message, &mut next);
+        }
+    }
+    told("the places of the dead", || {
+        assert!(endpoint.poll().unwrap().is_none());
+        (endpoint.senders() == 1).then_some(())
+    });
+    assert_eq!((endpoint.counts().accepted, endpoint.counts().misbehaved), (1 + KILLS, 0));
 }
 
 #[test]

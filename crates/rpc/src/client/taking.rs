@@ -9,7 +9,7 @@ use crate::error::RpcError;
 use crate::limits::{
     BACKGROUND_LOOK_EVERY, BODY_BYTES_MAX, CALLS_MAX, LIVENESS_EVERY, MESSAGES_PER_LOOK, NOT_NOW_PAUSE,
 };
-use crate::pieces::Rest;
+use crate::pieces::{Rest, Said, add_to_result};
 use crate::wire::{self, CallId, Message, Origin, Status};
 use std::collections::VecDeque;
 use std::sync::MutexGuard;
@@ -284,15 +284,12 @@ impl Inner {
         Taken::Other
     }
 
-    /// A piece of a result. One of a server that sends more than can be is dropped, as is what
-    /// follows it: the result makes no sense then.
+    /// A piece of a result.
     fn take_part(&self, id: CallId, frame: Option<Frame>) {
         let Some(frame) = frame else { return };
         let mut known = self.known();
         if let Some(waits) = known.calls.get_mut(id) {
-            if waits.begun.len() as u64 + frame.len() <= BODY_BYTES_MAX {
-                waits.begun.extend(frame.to_vec());
-            }
+            add_to_result(&mut waits.begun, &frame);
         }
     }
 
@@ -475,23 +472,3 @@ enum Taken {
 
 /// No call has it.
 const NO_CALL: CallId = CallId { index: u32::MAX, key: 0 };
-
-/// The result, or the message, of an answer: in a frame if there is one.
-struct Said<'a> {
-    /// What has come in pieces.
-    begun: Vec<u8>,
-    body: &'a [u8],
-    frame: Option<Frame>,
-}
-
-impl Said<'_> {
-    fn take(&mut self) -> Vec<u8> {
-        let last = self.frame.as_ref().map_or_else(|| self.body.to_vec(), Frame::to_vec);
-        if self.begun.is_empty() {
-            return last;
-        }
-        let mut all = std::mem::take(&mut self.begun);
-        all.extend(last);
-        all
-    }
-}

@@ -5,24 +5,23 @@
 
 use super::Message;
 use super::frame::Frames;
-use super::layout::{Head, Payload, QUIET, Shape, TAKEN, slot_end};
+use super::layout::{AGREED, Head, Payload, Shape, slot_end};
 use crate::export::Export;
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::tokens::{ByToken, TokenPool, TokenRefused};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use vmmc_host::Region;
+use vmmc_host::credit::{ChannelWords, is_there};
 use vmmc_nic::Sender;
 
-/// What one sender writes to.
+/// A sender, and what it writes to.
 pub(super) struct Channel {
     pub(super) export: Export,
-    pub(super) region: Region,
-    pub(super) frames: Arc<Frames>,
+    pub(super) memory: ChannelMemory,
     pub(super) from: Sender,
     /// What its export's name ends in.
     pub(super) number: u64,
-    pub(super) taken: u64,
     /// Polls that found nothing since something was found.
     pub(super) empty: u32,
     /// Its sender has no more to send.
@@ -35,16 +34,49 @@ impl Channel {
     /// Whether the next message is there.
     #[inline]
     pub(super) fn has_message(&self) -> bool {
-        let number = self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel");
-        number.load(Ordering::Acquire) == self.taken + 1
+        self.memory.has_message()
     }
 
     /// Takes the next message, which is there. None: what is there is none.
     #[inline]
-    pub(super) fn take(&mut self, shape: Shape, tokens: Option<&TokenPool>) -> Option<Message> {
+    pub(super) fn take(&mut self, tokens: Option<&TokenPool>) -> Option<Message> {
+        self.memory.take(tokens, self.from)
+    }
+
+    /// Whether its sender is to mark the board.
+    pub(super) fn set_quiet(&self, quiet: bool) {
+        self.memory.set_quiet(quiet);
+    }
+}
+
+/// Slots and frames of one sender, and how many messages were taken.
+pub(super) struct ChannelMemory {
+    region: Region,
+    shape: Shape,
+    frames: Arc<Frames>,
+    taken: u64,
+}
+
+impl ChannelMemory {
+    pub(super) fn new(region: Region, shape: Shape) -> ChannelMemory {
+        ChannelMemory { frames: Arc::new(Frames::new(region.clone(), shape)), region, shape, taken: 0 }
+    }
+
+    /// Messages taken so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    #[inline]
+    pub(super) fn has_message(&self) -> bool {
+        is_there(self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel"), self.taken)
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, tokens: Option<&TokenPool>, from: Sender) -> Option<Message> {
         let end = slot_end(self.taken);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
-        let head = Head::decode(head, shape)?;
+        let head = Head::decode(head, self.shape)?;
         let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
         self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
         let (mut payload, mut by_token) = (None, None);
@@ -60,15 +92,17 @@ impl Channel {
             }
         }
         self.taken += 1;
-        self.region.word(TAKEN).expect("the head is in the channel").store(self.taken, Ordering::Release);
-        Some(Message { control, len: head.control, payload, by_token, from: self.from })
+        agreed(&self.region).take(self.taken);
+        Some(Message { control, len: head.control, payload, by_token, from })
     }
 
-    /// Whether its sender is to mark the board.
-    pub(super) fn set_quiet(&self, quiet: bool) {
-        // The sender stores a message, then loads this word. Here the word is stored, then messages
-        // are loaded. So one of the two sees the other.
-        self.region.word(QUIET).expect("the head is in the channel").store(u64::from(quiet), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    fn set_quiet(&self, quiet: bool) {
+        agreed(&self.region).set_quiet(quiet);
     }
+}
+
+/// The words of a channel by which both ends agree.
+#[inline]
+pub(super) fn agreed(region: &Region) -> &ChannelWords {
+    region.overlay(AGREED).expect("the head is in the channel")
 }

@@ -5,7 +5,7 @@
 //! ring.
 
 use super::channel_name;
-use super::layout::{Call, GIVEN_BACK, Head, Image, Payload, QUIET, Shape, VERSION, WELCOME, Welcome, slot_end};
+use super::layout::{AGREED, Call, Head, Image, Payload, Shape, VERSION, WELCOME, Welcome, slot_end};
 use crate::append::AppendOptions;
 use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
@@ -19,6 +19,7 @@ use crate::tokens::PayloadToken;
 use std::collections::VecDeque;
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
+use vmmc_host::credit::{Credit, QUIET_AT, TAKEN_AT};
 use vmmc_host::{Deadline, Nanos};
 use vmmc_nic::{ExportId, Rights};
 
@@ -41,14 +42,8 @@ pub struct Connection {
     marked_at: Nanos,
     /// Whoever marks the board notifies.
     notify: bool,
-    /// Messages sent.
-    sent: u64,
-    /// Messages that the owner had taken when it was last asked.
-    taken: u64,
-    /// A bit for each frame, which changes when it is used; the owner's changes when it is given
-    /// back.
-    used: u64,
-    given_back: u64,
+    /// What may be sent.
+    credit: Credit,
     /// Token tables of the endpoint that payloads went to last.
     tables: VecDeque<Import>,
 }
@@ -143,17 +138,14 @@ impl ConnectionBuilder {
             mark: 0,
             marked_at: Nanos::default(),
             notify: welcome.notify,
-            sent: 0,
-            taken: 0,
-            used: 0,
-            given_back: 0,
+            credit: Credit::new(ENDPOINT_SLOTS, welcome.shape.frames),
             tables: VecDeque::new(),
         })
     }
 }
 
 /// What the owner says of a channel of so many bytes is a claim.
-fn check(endpoint: &str, welcome: &Welcome, bytes: u64) -> Result<(), ConnectError> {
+pub(super) fn check(endpoint: &str, welcome: &Welcome, bytes: u64) -> Result<(), ConnectError> {
     let endpoint = endpoint.to_string();
     let Welcome { version, accepted, shape, index, .. } = *welcome;
     if version != VERSION {
@@ -217,7 +209,7 @@ impl Connection {
             let (endpoint, max) = (self.endpoint.clone(), self.payload_bytes_max());
             return Err(MessageError::PayloadTooLong { endpoint, len, max });
         }
-        let frame = match self.room(len > 0) {
+        let frame = match self.credit.room(len > 0) {
             Some(frame) => frame,
             None => self.wait_for_room(len > 0, timeout)?,
         };
@@ -257,10 +249,10 @@ impl Connection {
         if control.len() > CONTROL_MESSAGE_BYTES_MAX {
             return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
         }
-        if self.room(false).is_none() {
+        if self.credit.room(false).is_none() {
             self.wait_for_room(false, timeout)?;
         }
-        let (tag, len) = (self.number.wrapping_add(self.sent), payload.len_bytes());
+        let (tag, len) = (self.number.wrapping_add(self.credit.sent()), payload.len_bytes());
         self.put_by_token(token, tag, payload)?;
         let head = Head { control: control.len(), payload: Payload::ByToken(len) };
         self.put_message(control, head, Some((token, tag))).map_err(|error| self.transfer_error(error))
@@ -347,12 +339,14 @@ impl Connection {
         head: Head,
         token: Option<(PayloadToken, u64)>,
     ) -> Result<(), TransferError> {
-        let image = Image::new(control, head, token, self.sent + 1);
-        let quiet = self.channel.send_then_load(slot_end(self.sent) - head.slot_bytes(), image.bytes(), QUIET)?;
-        self.sent += 1;
-        if let Payload::Frame(index, _) = head.payload {
-            self.used ^= 1 << index;
-        }
+        let sent = self.credit.sent();
+        let image = Image::new(control, head, token, sent + 1);
+        let quiet =
+            self.channel.send_then_load(slot_end(sent) - head.slot_bytes(), image.bytes(), AGREED + QUIET_AT)?;
+        self.credit.spend(match head.payload {
+            Payload::Frame(index, _) => Some(index),
+            Payload::None | Payload::ByToken(_) => None,
+        });
         match quiet {
             Some(0) => Ok(()),
             quiet => self.mark_board(quiet.is_some()),
@@ -376,26 +370,12 @@ impl Connection {
         self.board.send_with(self.index, &[self.mark], options)
     }
 
-    /// Room for a message, as far as is known here: the frame for its payload, if it has one.
-    fn room(&self, payload: bool) -> Option<Option<u64>> {
-        if self.sent - self.taken >= ENDPOINT_SLOTS {
-            return None;
-        }
-        if !payload {
-            return Some(None);
-        }
-        let frame = u64::from((!(self.used ^ self.given_back)).trailing_zeros());
-        (frame < self.shape.frames).then_some(Some(frame))
-    }
-
     /// Asks the owner's memory what is free now.
     fn ask(&mut self) -> Result<(), TransferError> {
-        let mut words = [0; GIVEN_BACK as usize + 8];
-        self.channel.fetch(0, &mut words[..])?;
+        let mut words = [0; 16];
+        self.channel.fetch(AGREED + TAKEN_AT, &mut words[..])?;
         let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight bytes"));
-        // It takes no more than was sent, nor less than before.
-        self.taken = word(0).clamp(self.taken, self.sent);
-        self.given_back = word(8);
+        self.credit.hear([word(0), word(8)]);
         Ok(())
     }
 
@@ -405,7 +385,7 @@ impl Connection {
         let mut pause = FULL_RETRY_MIN;
         loop {
             self.ask().map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })?;
-            if let Some(frame) = self.room(payload) {
+            if let Some(frame) = self.credit.room(payload) {
                 return Ok(frame);
             }
             if deadline.left(core.waiting.waiter.now()).is_none_or(|left| left.is_zero()) {

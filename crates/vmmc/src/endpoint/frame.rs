@@ -5,7 +5,8 @@
 //! changes, which happens when that is dropped. The bytes are memory that the sender can write at
 //! any time, so they are never a slice. Source: [GMS §2] receive buffers.
 
-use super::layout::{GIVEN_BACK, Shape};
+use super::channel::agreed;
+use super::layout::Shape;
 use crate::error::AccessError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,7 +82,6 @@ impl Drop for Frame {
         let bit = 1 << self.index;
         self.frames.held.fetch_and(!bit, Ordering::Relaxed);
         // The copies out of it come before.
-        let given_back = self.frames.region.word(GIVEN_BACK).expect("the head is in the channel");
-        given_back.fetch_xor(bit, Ordering::Release);
+        agreed(&self.frames.region).give_back(self.index);
     }
 }

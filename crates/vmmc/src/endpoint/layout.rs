@@ -13,14 +13,11 @@
 
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_SLOTS};
 use crate::tokens::PayloadToken;
+use vmmc_host::credit::ChannelWords;
 use vmmc_nic::ExportId;
 
-/// Messages taken so far.
-pub(super) const TAKEN: u64 = 0;
-/// A bit for each frame, which changes when it is given back.
-pub(super) const GIVEN_BACK: u64 = 8;
-/// 1: the owner does not poll this channel, so that its sender marks the board.
-pub(super) const QUIET: u64 = 64;
+/// The words by which both ends agree.
+pub(super) const AGREED: u64 = 0;
 /// The words of [`Welcome`].
 pub(super) const WELCOME: u64 = 128;
 /// First slot.
@@ -40,6 +37,7 @@ pub(super) const VERSION: u64 = 2;
 
 const _: () = assert!(CONTROL_MESSAGE_BYTES_MAX + TOKEN_BYTES + TRAILER_BYTES <= SLOT_BYTES as usize);
 const _: () = assert!(crate::limits::ENDPOINT_FRAMES_MAX < BY_TOKEN);
+const _: () = assert!(AGREED + size_of::<ChannelWords>() as u64 <= WELCOME);
 
 /// Sizes of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +151,7 @@ pub(super) enum Payload {
 }
 
 impl Head {
-    fn encode(self) -> u64 {
+    pub(super) fn encode(self) -> u64 {
         let (frame, bytes) = match self.payload {
             Payload::None => (0, 0),
             Payload::Frame(frame, bytes) => (frame + 1, bytes),

@@ -123,6 +123,120 @@ pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: 
     }
 }
 
+pub(crate) fn a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, .. } = ends(nodes);
+    for sender in &mut senders {
+        let payloads: Vec<Vec<u8>> = (0..FRAMES + 1).map(|frame| pattern(FRAME_BYTES as usize, frame as u8)).collect();
+        let frames: Vec<_> = payloads[..FRAMES as usize]
+            .iter()
+            .map(|payload| {
+                sender.send(b"", payload).unwrap();
+                endpoint.wait().unwrap().take_payload().unwrap()
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| sender.send_within(b"", &payloads[FRAMES as usize], LONG));
+            std::thread::sleep(SHORT);
+            assert!(!waiting.is_finished(), "all frames are lent");
+            // They are a thread's now, which has as long as it likes.
+            let lent = scope.spawn(|| frames.into_iter().zip(&payloads).all(|(frame, sent)| frame.to_vec() == *sent));
+            assert!(lent.join().unwrap());
+            waiting.join().unwrap().unwrap();
+        });
+        assert!(endpoint.wait().unwrap().payload().unwrap().to_vec() == payloads[FRAMES as usize]);
+    }
+    // A frame outlives message, connection and endpoint.
+    let payload = pattern(100, 9);
+    senders[0].send(b"", &payload).unwrap();
+    let frame = endpoint.wait().unwrap().take_payload().unwrap();
+    drop((senders, endpoint));
+    assert_eq!(frame.to_vec(), payload);
+}
+
+pub(crate) fn what_a_message_was_sent_from_may_change_at_once(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, senders, sessions, .. } = ends(nodes);
+    for (mut sender, session) in senders.into_iter().zip(&sessions) {
+        let registered = session.buffer(FRAME_BYTES).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut control, mut payload) = ([0; 128], vec![0; FRAME_BYTES as usize]);
+                for round in 0..200u8 {
+                    control.fill(round);
+                    payload.fill(round);
+                    if round % 2 == 0 {
+                        sender.send(&control, &payload).unwrap();
+                    } else {
+                        registered.write(0, &payload).unwrap();
+                        sender.send(&control, registered.range(0..FRAME_BYTES)).unwrap();
+                        registered.write(0, &vec![0xee; FRAME_BYTES as usize]).unwrap();
+                    }
+                    control.fill(0xee);
+                    payload.fill(0xee);
+                }
+                sender.flush().unwrap();
+            });
+            for round in 0..200u8 {
+                let message = endpoint.wait().unwrap();
+                assert!(message.control() == [round; 128], "{round}");
+                assert!(message.payload().unwrap().to_vec() == vec![round; FRAME_BYTES as usize], "{round}");
+            }
+        });
+    }
+}
+
+pub(crate) fn senders_that_flood_take_turns_with_the_others(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, .. } = ends(nodes);
+    for (flood, quiet) in [(0, 1), (1, 0)] {
+        let mut sent = 0;
+        while senders[flood].send_within(b"flood", b"", Duration::ZERO).is_ok() {
+            sent += 1;
+        }
+        for sender in [flood, quiet] {
+            if sender == quiet {
+                senders[quiet].send(b"quiet", b"").unwrap();
+            }
+            senders[sender].flush().unwrap();
+        }
+        // Whoever is first in turn: the one message does not come behind all of the others, but for
+        // those that are taken before the board is looked at.
+        let first = (1..=sent + 1).find(|_| endpoint.wait().unwrap().control() == b"quiet").unwrap();
+        assert!(first <= 40, "it came as number {first} of {}", sent + 1);
+        (first..=sent).for_each(|_| assert_eq!(endpoint.wait().unwrap().control(), b"flood"));
+        assert!(endpoint.poll().unwrap().is_none());
+    }
+}
+
+/// What a sender does that is killed before the last word of its message, the number.
+pub(crate) fn a_sender_that_dies_in_mid_message_leaves_nothing_half_visible(nodes: &dyn Nodes) {
+    let Ends { owner, mut endpoint, mut senders, .. } = ends(nodes);
+    let dying = [nodes.attach(0), nodes.attach(1)];
+    let in_now: Vec<Intruder> = dying
+        .iter()
+        .zip(1..)
+        .map(|(session, number)| intrude(nodes, session, &mut endpoint, number, VERSION))
+        .collect();
+    for (session, Intruder { channel, .. }) in dying.iter().zip(&in_now) {
+        let head = (8u64 | 1 << 8 | 100 << 16).to_le_bytes();
+        // One whole message, then one whose payload, data and head are there.
+        let end = 256 + 192;
+        channel.send(end - 24, &[*b"complete", 8u64.to_le_bytes(), 1u64.to_le_bytes()].concat()[..]).unwrap();
+        channel.send(channel.len() - FRAMES * FRAME_BYTES, &[7; 100][..]).unwrap();
+        channel.send(end + 192 - 24, &[*b"half of ", head].concat()[..]).unwrap();
+        channel.flush().unwrap();
+        session.leave();
+    }
+    for _ in 0..2 {
+        assert_eq!(endpoint.wait().unwrap().control(), b"complete");
+    }
+    let end = endpoint.wait_by(owner.deadline(SHORT)).unwrap_err();
+    assert!(matches!(end, WaitError::TimedOut { .. }), "{end}");
+    assert_eq!(endpoint.counts().misbehaved, 0);
+    for sender in &mut senders {
+        sender.send(b"all well", b"payload").unwrap();
+        assert_eq!(endpoint.wait().unwrap().payload().unwrap().to_vec(), b"payload");
+    }
+}
+
 pub(crate) fn a_sender_without_a_pause_holds_up_nobody_who_connects(nodes: &dyn Nodes) {
     let owner = nodes.attach(0);
     let mut endpoint = owner.endpoint("inbox").create().unwrap();
