@@ -26,6 +26,20 @@ pub(crate) const STREAMED: &str = "2-way continued, by token, rate";
 /// Sends of their size.
 pub(crate) const SENDS: &str = "plain sends, rate";
 
+/// A result by token, in a frame that is copied out of.
+const BY_TOKEN: &str = "2-way wait, by token";
+const COPIED: &str = "2-way wait, copied";
+/// One way of a cache line from a core to another, and a copy of the size of a row.
+const LINE: &str = "cache-line";
+const MEMCPY: &str = "memcpy";
+
+/// A null call takes at most 2.5 times the exchange of two cache lines each way, which is twice one
+/// way of a line: two lines come together.
+const LINES_MAX: f64 = 5.0;
+/// Bytes of the result that is held against what its parts take.
+const RESULT_BYTES: u64 = 4096;
+/// Copies of it that it may cost beside a null call, and two cache lines.
+const COPIES_MAX: f64 = 1.5;
 /// Many silent clients slow a busy one by no more.
 const SILENT_RATIO_MAX: f64 = 1.1;
 /// What many silent clients may cost a server in a second, ns: what tells nothing from a figure of
@@ -56,7 +70,8 @@ pub(super) fn verdicts(report: &Report) -> Vec<Verdict> {
 fn of(here: &Place<'_>) -> Vec<Verdict> {
     let silent = here.times(BESIDE_SILENT, DIRECT, SILENT_RATIO_MAX);
     let hops = here.times(DIRECT, SEND, SENDS_MAX);
-    [silent, here.idle(), hops, here.delegated(), here.pipelined(), here.streamed()].into_iter().flatten().collect()
+    let of_place = [silent, here.idle(), hops, here.delegated(), here.pipelined(), here.streamed()];
+    of_place.into_iter().flatten().chain(here.beside_others()).collect()
 }
 
 /// Rows of one series and path.
@@ -84,13 +99,58 @@ impl<'a> Place<'a> {
         Verdict { promise, measured, against, ratio: None, ratio_min_max: None, target, met }
     }
 
+    /// The time of another series.
+    fn other(&self, series: &str, size: u64) -> Option<(&'a Row, f64)> {
+        let mut rows = self.report.rows.iter();
+        let row = rows.find(|row| row.key.series == series && row.key.size_bytes == size)?;
+        Some((row, row.figures.p50_ns()?))
+    }
+
+    /// Calls of one node beside the limits of the machine, and beside every peer.
+    fn beside_others(&self) -> Vec<Verdict> {
+        if self.place.1 != "same-node" {
+            return Vec::new();
+        }
+        let direct =
+            |series: &str, most| Some(self.held((DIRECT, self.time(DIRECT)?), (series, self.other(series, 0)?), most));
+        let peers = self.report.rows.iter().filter(|row| row.key.path == "tool" && row.key.size_bytes == 0);
+        let peers = peers.filter_map(|peer| direct(&peer.key.series, 1.0));
+        let lines = direct(LINE, LINES_MAX);
+        lines.into_iter().chain(peers).chain(self.by_token()).chain(self.beats_copied()).collect()
+    }
+
+    /// A result by token takes a null call, a copy, and two cache lines.
+    fn by_token(&self) -> Option<Verdict> {
+        let ns = self.row(BY_TOKEN, RESULT_BYTES)?.figures.p50_ns()?;
+        let ((_, null), (_, line)) = (self.time(DIRECT)?, self.other(LINE, 0)?);
+        let (_, copy) = self.other(MEMCPY, RESULT_BYTES)?;
+        let most = null + COPIES_MAX * copy + 2.0 * line;
+        let what = format!("{BY_TOKEN}, {}", units::size(RESULT_BYTES));
+        let against = format!("a null call, {COPIES_MAX} copies, 2 lines");
+        let target = format!("at most {}", units::time(most));
+        Some(self.verdict(&what, units::time(ns), against, target, ns <= most))
+    }
+
+    fn beats_copied(&self) -> Option<Verdict> {
+        let time = |op| self.row(op, RESULT_BYTES).and_then(|row| Some((row, row.figures.p50_ns()?)));
+        Some(self.held((BY_TOKEN, time(BY_TOKEN)?), (COPIED, time(COPIED)?), 1.0))
+    }
+
     /// A time that is at most so many times another one.
     fn times(&self, op: &str, base: &str, most: f64) -> Option<Verdict> {
-        let ((row, ns), (base_row, base_ns)) = (self.time(op)?, self.time(base)?);
+        Some(self.held((op, self.time(op)?), (base, self.time(base)?), most))
+    }
+
+    fn held(
+        &self,
+        (op, (row, ns)): (&str, (&Row, f64)),
+        (base, (base_row, base_ns)): (&str, (&Row, f64)),
+        most: f64,
+    ) -> Verdict {
         let Spread { median, min, max } = ratio(row, base_row, ns / base_ns);
         let against = format!("{base} {}", units::time(base_ns));
         let verdict = self.verdict(op, units::time(ns), against, format!("at most {most}x"), median <= most);
-        Some(Verdict { ratio: Some(median), ratio_min_max: Some((min, max)), ..verdict })
+        Verdict { ratio: Some(median), ratio_min_max: Some((min, max)), ..verdict }
     }
 
     /// Silent clients cost a server nothing.
@@ -164,6 +224,25 @@ mod tests {
         assert_eq!(met(between(230.0, 330.0)), [true, true]);
         assert_eq!(met(between(231.0, 332.0)), [false, false]);
         assert_eq!(met(vec![time(one, PIPELINED, 199.0), time(two, PIPELINED, 900.0)]), [true]);
+        let other = |series: &str, path: &str, size: u64, ns: f64| {
+            let mut row =
+                row(path, "", size, Figures::Latency { p50_ns: ns, p99_ns: ns, p50_min_ns: ns, p50_max_ns: ns });
+            row.key = Key { series: series.into(), op: None, ..row.key };
+            row
+        };
+        let beside = |line, peer, token: f64| {
+            let figures = |ns| Figures::Latency { p50_ns: ns, p99_ns: ns, p50_min_ns: ns, p50_max_ns: ns };
+            vec![
+                time(one, DIRECT, 500.0),
+                row(one, BY_TOKEN, RESULT_BYTES, figures(token)),
+                row(one, COPIED, RESULT_BYTES, figures(751.0)),
+                other(LINE, "limit", 0, line),
+                other(MEMCPY, "limit", RESULT_BYTES, 50.0),
+                other("sunrpc-tcp", "tool", 0, peer),
+            ]
+        };
+        assert_eq!(met(beside(100.0, 501.0, 750.0)), [true, true, true, true]);
+        assert_eq!(met(beside(99.0, 499.0, 774.0)), [false, false, false, false]);
         let rate = |op, bytes_per_s| {
             let figures =
                 Figures::Bandwidth { bytes_per_s, bytes_per_s_min: bytes_per_s, bytes_per_s_max: bytes_per_s };
