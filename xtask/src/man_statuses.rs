@@ -156,6 +156,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_connection_check", &["REVOKED", "OWNER_DIED", "NODE_GONE", "NODE_UNREACHABLE", "NODE_RESTARTED"]),
     ("vmmc_connection_check", &["FORKED", "VERSION"]),
     ("vmmc_connection_payload_max", &["BUSY"]),
+    ("vmmc_connection_outstanding", TRANSFER),
+    ("vmmc_connection_outstanding", &["BUSY"]),
     ("vmmc_connection_flush", TRANSFER),
     ("vmmc_connection_flush", &["BUSY"]),
     ("vmmc_rpc_client_connect", NODE),

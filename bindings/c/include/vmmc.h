@@ -1949,6 +1949,14 @@ enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
 enum vmmc_status vmmc_connection_payload_max(const struct vmmc_connection *connection, uint64_t *bytes);
 
 /**
+ * Messages sent that the owner has not taken yet, by what it says now; between nodes it is asked,
+ * which takes a round trip.
+ */
+enum vmmc_status vmmc_connection_outstanding(const struct vmmc_connection *connection,
+                                             int64_t timeout_us,
+                                             uint64_t *messages);
+
+/**
  * VMMC_OK, or what every send would end with because the connection is broken: the owner has ended
  * the endpoint (VMMC_REVOKED), or died, or its node has.
  */

@@ -375,6 +375,23 @@ pub unsafe extern "C" fn vmmc_connection_payload_max(
     unsafe { give(bytes, "bytes", || Ok(get(connection)?.lock()?.payload_bytes_max())) }
 }
 
+/// Messages sent that the owner has not taken yet, by what it says now; between nodes it is asked,
+/// which takes a round trip.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_connection_outstanding(
+    connection: *const vmmc_connection,
+    timeout_us: i64,
+    messages: *mut u64,
+) -> vmmc_status {
+    let ask = || {
+        let object = get(connection)?;
+        let mut connection = object.lock()?;
+        Ok(within(timeout_us, || connection.outstanding())?)
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(messages, "messages", ask) }
+}
+
 /// VMMC_OK, or what every send would end with because the connection is broken: the owner has ended
 /// the endpoint (VMMC_REVOKED), or died, or its node has.
 #[unsafe(no_mangle)]

@@ -302,6 +302,9 @@ fn messages_with_payloads_go_to_one_endpoint() {
         };
         must(send(b"two, please", b"a long letter", SECOND_US));
         must(vmmc_connection_flush(orders, SECOND_US));
+        let mut outstanding = 0;
+        must(vmmc_connection_outstanding(orders, SECOND_US, &mut outstanding));
+        assert_eq!(outstanding, 1);
         let what = [vmmc_wait_for { endpoint, ..wait_for(VMMC_WAIT_MESSAGE) }];
         assert_eq!(wait_any(session, &what, SECOND_US), Ok(0));
         must(vmmc_endpoint_poll(endpoint, &mut message));

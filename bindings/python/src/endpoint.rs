@@ -292,6 +292,15 @@ impl Connection {
         guard.as_ref().ok_or_else(closed)?.broken().map_or(Ok(()), |error| Err(raise(error)))
     }
 
+    /// Messages sent that the owner has not taken yet, by what it says now; between nodes it is
+    /// asked, which takes a round trip.
+    #[pyo3(signature = (timeout=None))]
+    fn outstanding(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let mut guard = lock(&self.inner, "connection")?;
+        let connection = guard.as_mut().ok_or_else(closed)?;
+        wait(py, timeout, || connection.outstanding())
+    }
+
     /// Waits until all that was sent is visible to the owner, who may not have taken it yet.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {

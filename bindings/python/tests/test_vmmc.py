@@ -139,6 +139,7 @@ class Moving(Case):
             self.assertEqual((orders.endpoint, orders.payload_max, endpoint.senders), ("orders", 4096, 1))
             orders.send(b"two, please", b"a long letter")
             orders.flush()
+            self.assertEqual(orders.outstanding(), 1)
             self.assertEqual(self.session.wait_any([self.session, endpoint], PATIENCE_S), 1)
             message = endpoint.wait()
             self.assertEqual((message.control, bytes(message.payload)), (b"two, please", b"a long letter"))

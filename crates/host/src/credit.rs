@@ -114,7 +114,7 @@ impl Credit {
     /// Room for a message, as far as was heard: the frame for its payload, if it is to have one.
     #[inline]
     pub fn room(&self, payload: bool) -> Option<Option<u64>> {
-        if self.sent - self.taken >= self.slots {
+        if self.outstanding() >= self.slots {
             return None;
         }
         if !payload {
@@ -122,6 +122,12 @@ impl Credit {
         }
         let frame = u64::from((!(self.used ^ self.given_back)).trailing_zeros());
         (frame < self.frames).then_some(Some(frame))
+    }
+
+    /// Messages that the owner had not taken when it was last heard.
+    #[inline]
+    pub fn outstanding(&self) -> u64 {
+        self.sent - self.taken
     }
 
     /// A message was sent, with its payload in that frame.
@@ -179,7 +185,7 @@ mod plain {
             assert_eq!(credit.room(true), None);
             assert_eq!(credit.room(false), Some(None));
             credit.hear(words.credit());
-            assert_eq!(credit.room(true), None, "nothing was taken");
+            assert_eq!((credit.room(true), credit.outstanding()), (None, 64), "nothing was taken");
             (0..64).for_each(|frame| words.give_back(frame));
             words.take(64 * (round + 1));
             credit.hear(words.credit());

@@ -656,6 +656,10 @@ class Connection:
         """
     def check(self) -> None:
         """Raises what every send would raise, if the connection is broken."""
+    def outstanding(self, timeout: float | None = None) -> int:
+        """Messages sent that the owner has not taken yet, by what it says now; between nodes it is
+        asked, which takes a round trip.
+        """
     def flush(self, timeout: float | None = None) -> None:
         """Waits until all that was sent is visible to the owner, who may not have taken it yet."""
     def close(self) -> None:

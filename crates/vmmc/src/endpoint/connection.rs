@@ -320,6 +320,18 @@ impl Connection {
         self.channel.flush().map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })
     }
 
+    /// Messages sent that the owner has not taken yet, by what it says now; between nodes it is
+    /// asked, which takes a round trip. What is sent is copied, or on its way, when the send
+    /// returns; this is for a sender that wants to know how far the owner is. Source: [GMS §2]
+    /// transmit complete.
+    ///
+    /// # Errors
+    /// [`MessageError::Transfer`].
+    pub fn outstanding(&mut self) -> Result<u64, MessageError> {
+        self.ask().map_err(|error| self.transfer_error(error))?;
+        Ok(self.credit.outstanding())
+    }
+
     fn put<'a>(
         &mut self,
         control: &[u8],
@@ -384,7 +396,7 @@ impl Connection {
         let deadline = core.deadline(timeout);
         let mut pause = FULL_RETRY_MIN;
         loop {
-            self.ask().map_err(|error| MessageError::Transfer { endpoint: self.endpoint.clone(), error })?;
+            self.ask().map_err(|error| self.transfer_error(error))?;
             if let Some(frame) = self.credit.room(payload) {
                 return Ok(frame);
             }

@@ -97,11 +97,12 @@ pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: 
             }
         };
         assert!(matches!(full, MessageError::Full { after_ms: 0, .. }), "{full}");
-        assert_eq!((full.kind(), sent), (ErrorKind::Full, 64));
+        assert_eq!((full.kind(), sent, sender.outstanding().unwrap()), (ErrorKind::Full, 64, 64));
         let late = sender.send_within(b"late", b"", SHORT).unwrap_err();
         assert!(matches!(late, MessageError::Full { .. }), "{late}");
         for number in 0..sent {
             assert_eq!(endpoint.wait().unwrap().control(), number.to_le_bytes());
+            assert_eq!(sender.outstanding().unwrap(), sent - number - 1);
         }
         assert!(endpoint.poll().unwrap().is_none());
         // Frames are the program's until they are dropped; messages without payload go on.
