@@ -164,7 +164,8 @@ impl Call {
     /// To a caller of this node the bytes go straight from there into its buffer. To one of another
     /// node registered memory goes without a copy, and this returns when that node has it: within
     /// the session's timeout, or as soon as the node is given up. Other memory is copied, as is all
-    /// that finds earlier answers waiting. If the range reaches past its memory the call has
+    /// that finds earlier answers waiting, and all on a thread that takes calls, which does not
+    /// wait for a caller's node. If the range reaches past its memory the call has
     /// failed, and its caller is told why.
     pub fn answer_with_bulk<'a>(self, result: &[u8], bulk: impl Source<'a>) {
         match (bulk.check(), self.head.token) {

@@ -5,11 +5,12 @@
 
 use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX};
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
-use vmmc::{Connection, MessageError, PayloadToken, Source, TransferError};
+use vmmc::{Connection, Copied, MessageError, PayloadToken, Source, TransferError};
 
 /// A process: session of its node, and number there.
 pub(crate) type Asker = (u32, u32);
@@ -71,6 +72,20 @@ impl Answer {
             None => connection.send_within(control, &result[*gone..], Duration::ZERO),
         }
     }
+}
+
+thread_local! {
+    /// Whether this thread takes calls of a server.
+    static TAKES_CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread takes calls from now on, so it waits for no caller.
+pub(crate) fn now_takes_calls() {
+    TAKES_CALLS.set(true);
+}
+
+fn takes_calls() -> bool {
+    TAKES_CALLS.get()
 }
 
 /// A bulk result, for the buffer of the caller's token.
@@ -174,6 +189,10 @@ impl Link {
             }
             let sent = match &bulk {
                 _ if !direct => None,
+                // Other callers do not wait for the node of this one.
+                Some((token, bulk)) if result.is_empty() && takes_calls() => {
+                    Some(connection.send_by_token_within(control, *token, Copied(bulk.clone()), Duration::ZERO))
+                }
                 Some((token, bulk)) if result.is_empty() => {
                     Some(connection.send_by_token_within(control, *token, bulk.clone(), Duration::ZERO))
                 }

@@ -18,7 +18,7 @@ use crate::error::{RpcError, ServeError};
 use crate::figures::{Count, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows};
-use crate::link::{Asker, Link};
+use crate::link::{Asker, Link, now_takes_calls};
 use crate::pieces::{Body, Bounds, Channel, Collected, Whole};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
@@ -424,6 +424,7 @@ impl Serving {
     }
 
     fn serve(&mut self) -> Option<WaitError> {
+        now_takes_calls();
         while !self.shared.stop.load(Ordering::Acquire) {
             let pushing = self.shared.push.load(Ordering::Relaxed);
             let now = self.shared.now();
@@ -687,6 +688,7 @@ impl Serving {
 
     /// Takes a message, if there is one, and does what is due.
     pub(crate) fn poll(&mut self) -> Result<bool, WaitError> {
+        now_takes_calls();
         self.look_now_and_then(self.shared.now());
         if self.is_pushing() {
             self.push();

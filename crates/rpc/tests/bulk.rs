@@ -107,6 +107,15 @@ fn bulk_comes_from_every_kind_of_memory_to_a_buffer_or_a_region_of_the_caller() 
         let answer = client.request(EXPORT).arguments(&range(0, 10)).call().unwrap();
         assert_eq!((answer.result, answer.bulk.is_none()), (10u64.to_le_bytes().to_vec(), true));
         assert_eq!((server.counts().failed, client.outstanding()), (0, 0));
+        // The thread that takes calls waits for no caller's node.
+        assert_eq!(session.stats().sends_registered, 0, "{caller}");
+        let pages = Pages::new(nodes, &session);
+        let handler = move |call| pages.answer(call);
+        let _server = Server::new(&session, "pages-on-threads").threads(1).serve(handler).unwrap();
+        let client = connect(nodes, caller, "pages-on-threads");
+        let answer = client.request(EXPORT).arguments(&range(0, BYTES)).wants_bulk().call().unwrap();
+        assert!(answer.bulk.expect("it was asked for").to_vec().unwrap() == all);
+        assert_eq!(session.stats().sends_registered > 0, caller == 1, "without a copy, from a thread of its own");
     });
 }
 

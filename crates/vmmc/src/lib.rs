@@ -162,6 +162,8 @@ pub use published::Published;
 pub use redirection::{Redirection, RedirectionReport};
 pub use ring::{Record, Ring, RingBuilder};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
+#[doc(hidden)]
+pub use source::Copied;
 pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
 pub use target::{AnyTarget, PostTarget, Scatter, Target};

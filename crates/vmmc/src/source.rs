@@ -119,6 +119,12 @@ pub enum AnySource<'a> {
     Indexed(Indexed<'a>),
 }
 
+/// Any source, of which the engine takes a copy: a payload by token then waits for no other node to
+/// have it.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct Copied<S>(pub S);
+
 /// A piece of a source, as a copy by this process reads it.
 pub enum Piece<'p> {
     /// Private memory.
@@ -679,6 +685,37 @@ impl<'a, S: Source<'a>> Sealed<'a> for Gather<'_, S> {
             at += piece.len_bytes();
         }
         Ok(())
+    }
+}
+
+impl<'a, S: Source<'a>> Source<'a> for Copied<S> {}
+
+#[allow(private_interfaces, reason = "nobody outside can name it")]
+impl<'a, S: Source<'a>> Sealed<'a> for Copied<S> {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn check_range(&self) -> Result<(), AccessError> {
+        self.0.check_range()
+    }
+
+    fn pieces(&self, each: &mut dyn FnMut(Piece<'_>)) {
+        self.0.pieces(each);
+    }
+
+    fn send_engine(&self, shared: &Shared, offset: u64, options: SendOptions) -> Result<(), TransferError> {
+        shared.send_engine(offset, &joined(self), options)
+    }
+
+    fn queue(
+        &self,
+        shared: &Shared,
+        offset: u64,
+        options: SendOptions,
+        sending: &mut Sending<'a>,
+    ) -> Result<(), TransferError> {
+        sending.queue_copy(shared, offset, &joined(self), options)
     }
 }
 
