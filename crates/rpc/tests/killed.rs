@@ -4,10 +4,11 @@
 //! Invariant: each call has one outcome, in time; a result is that of its call; others are served.
 
 mod common;
+#[path = "../../vmmc/tests/common/role.rs"]
+mod role;
 
 use common::{LONG, Nodes, eventually, pattern};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use role::Role;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,34 +27,6 @@ const BULK_BYTES: usize = 60_000;
 const CALLS: u64 = 20;
 /// Bulk results that are told apart.
 const PATTERNS: u64 = 4;
-
-/// A child process in some role; killed when dropped.
-struct Role(Child);
-
-impl Role {
-    /// Starts the role and waits until it says that it is ready.
-    fn start(role: &str, node: &str) -> Role {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("VMMC_TEST_ROLE", role)
-            .env("VMMC_TEST_NODE", node)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("ready")), "the {role} did not become ready");
-        // What else it says must not block it.
-        std::thread::spawn(move || lines.for_each(drop));
-        Role(child)
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 #[ignore = "a role of the other tests"]

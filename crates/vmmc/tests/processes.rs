@@ -4,8 +4,10 @@
 //! Source: "a process killed -9 in the middle of anything: peers get an error within a second, its
 //! memory and names are gone".
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+#[path = "common/role.rs"]
+mod role;
+
+use role::Role;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,36 +19,10 @@ const LONG: Duration = Duration::from_secs(30);
 /// machines.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// A child process in some role; killed when dropped.
-struct Role(Child);
-
 impl Role {
-    /// Starts the role and waits until it says that it is ready.
-    fn start(role: &str, node: &str) -> Role {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("VMMC_TEST_ROLE", role)
-            .env("VMMC_TEST_NODE", node)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("ready")), "the {role} did not become ready");
-        // What else it says must not block it.
-        std::thread::spawn(move || lines.for_each(drop));
-        Role(child)
-    }
-
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
