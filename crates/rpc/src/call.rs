@@ -47,6 +47,7 @@ pub(crate) enum BulkArgument {
 }
 
 impl Call {
+    #[inline]
     pub(crate) fn new(
         shared: Arc<Shared>,
         link: Arc<Link>,

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
-use vmmc_nic::{Rights, Sender};
+use vmmc_nic::{ImportId, ProcessId, Rights, Sender};
 
 /// Where messages of many senders come in. Dropping it ends all its connections.
 ///
@@ -128,7 +128,7 @@ pub struct EndpointBuilder {
     tokens: Option<(u64, u64)>,
 }
 
-/// A message that has come.
+/// A message that has come; by default an empty one of nobody, for [`Endpoint::wait_into`].
 #[derive(Debug)]
 pub struct Message {
     control: [u8; CONTROL_MESSAGE_BYTES_MAX],
@@ -224,6 +224,13 @@ impl EndpointBuilder {
     }
 }
 
+impl Default for Message {
+    fn default() -> Self {
+        let from = Sender { session: 0, process: ProcessId(0), import: ImportId::from_u64(0) };
+        Message { control: [0; CONTROL_MESSAGE_BYTES_MAX], len: 0, payload: None, by_token: None, from }
+    }
+}
+
 impl Message {
     /// The control message.
     pub fn control(&self) -> &[u8] {
@@ -275,6 +282,15 @@ impl Endpoint {
     /// [`AccessError`]: this process was forked, or has written into what is the node's.
     pub fn poll(&mut self) -> Result<Option<Message>, AccessError> {
         Ok(self.find()?.and_then(|at| self.take(at)))
+    }
+
+    /// As [`poll`](Self::poll), into a message that is used again, as by
+    /// [`wait_into`](Self::wait_into). False: none is there.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    pub fn poll_into(&mut self, message: &mut Message) -> Result<bool, AccessError> {
+        Ok(self.find()?.is_some_and(|at| self.take_into(at, message)))
     }
 
     /// A sender whose next message is there.
@@ -386,10 +402,43 @@ impl Endpoint {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<Message, WaitError> {
+        let mut message = Message::default();
+        self.wait_into(&mut message, deadline)?;
+        Ok(message)
+    }
+
+    /// As [`wait_by`](Self::wait_by), into a message that is used again: for a loop that takes many,
+    /// none of which is moved. A payload that it still has is given back when the next one comes.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-wait-into").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use std::time::Duration;
+    /// use vmmc::Message;
+    /// let mut endpoint = session.endpoint("orders").create()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut orders = session.connect("orders").open().expect("it is there");
+    ///         (1..=3u8).for_each(|order| orders.send(&[order], b"").expect("there is room"));
+    ///     });
+    ///     let (mut message, mut sum) = (Message::default(), 0);
+    ///     while sum < 6 {
+    ///         endpoint.wait_into(&mut message, session.deadline(Duration::from_secs(5)))?;
+    ///         sum += message.control()[0];
+    ///     }
+    ///     Ok::<(), vmmc::WaitError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_into(&mut self, message: &mut Message, deadline: Deadline) -> Result<(), WaitError> {
         loop {
             let at = self.wait_unless(deadline, || false)?.expect("nothing stops it");
-            if let Some(message) = self.take(at) {
-                return Ok(message);
+            if self.take_into(at, message) {
+                return Ok(());
             }
         }
     }
@@ -520,17 +569,23 @@ impl Endpoint {
     }
 
     /// Takes the next message of a sender, which is there. None: what is there is none.
-    #[inline]
     fn take(&mut self, at: usize) -> Option<Message> {
-        let channel = self.senders[at].as_mut()?;
-        let message = channel.take(self.tokens.as_ref());
-        if message.is_some() {
+        let mut message = Message::default();
+        self.take_into(at, &mut message).then_some(message)
+    }
+
+    /// The same, into a message that is used again.
+    #[inline]
+    fn take_into(&mut self, at: usize, message: &mut Message) -> bool {
+        let Some(channel) = self.senders[at].as_mut() else { return false };
+        let taken = channel.take(self.tokens.as_ref(), message);
+        if taken {
             self.counts.messages += 1;
         } else {
             self.counts.misbehaved += 1;
             self.remove(at);
         }
-        message
+        taken
     }
 
     /// No sender is polled one by one any more: each marks the board, and notifies.

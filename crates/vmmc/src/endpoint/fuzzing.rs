@@ -12,7 +12,6 @@ use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, FRAME_BYTES_
 use crate::tokens::{PayloadToken, TokenRefused};
 use std::cell::RefCell;
 use vmmc_host::{Region, RegionError};
-use vmmc_nic::{ImportId, ProcessId, Sender};
 
 /// A channel as its owner has it.
 pub struct Inbox {
@@ -71,7 +70,8 @@ impl Inbox {
         let place = payload.map_or(Payload::None, |payload| Payload::Frame(0, payload.len() as u64));
         self.region.write(self.shape.frame(0), payload.unwrap_or_default()).expect("a payload fits a frame");
         let head = Head { control: control.len(), payload: place };
-        let image = Image::new(control, head, None, self.memory.taken() + 1);
+        let mut image = Image::new();
+        image.fill(control, head, None, self.memory.taken() + 1);
         self.write(slot_end(self.memory.taken()) - head.slot_bytes(), image.bytes());
     }
 
@@ -80,8 +80,8 @@ impl Inbox {
         if !self.memory.has_message() {
             return Taken::Nothing;
         }
-        let from = Sender { session: 0, process: ProcessId(0), import: ImportId::from_u64(0) };
-        self.memory.take(None, from).map_or(Taken::Nonsense, |message| Taken::Message(Box::new(message)))
+        let mut message = Box::new(Message::default());
+        self.memory.take(None, &mut message).map_or(Taken::Nonsense, |()| Taken::Message(message))
     }
 }
 
