@@ -5,7 +5,7 @@
 
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
-use crate::core::{Core, Counters};
+use crate::core::{Core, Counters, WordBell};
 use crate::error::{AttachError, CallError};
 use crate::hub::Hub;
 use crate::imports::Imports;
@@ -113,6 +113,7 @@ fn build(
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
         hot: Arc::new(Hot::new(area, state, process, tracer)),
+        words: WordBell::new(bell.clone()),
         bell,
         control,
         doorbell,

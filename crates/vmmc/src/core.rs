@@ -25,12 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc_host::abi::RawCommand;
+use vmmc_host::area::export_bit;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::limits::{TIMED_SLEEP_MAX, TIMED_SLEEPS};
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::wait::{TimedOut, TimedSleeps, patience};
 use vmmc_host::{Deadline, Nanos, NotifyBell};
+use vmmc_nic::ExportId;
 
 /// The shared inside of a session.
 pub(crate) struct Core {
@@ -43,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) timeout: Duration,
     pub(crate) hot: Arc<Hot>,
     pub(crate) bell: NotifyBell,
+    pub(crate) words: WordBell,
     pub(crate) control: Control,
     pub(crate) doorbell: OwnedFd,
     pub(crate) commands: Mutex<Producer<RegionWords>>,
@@ -123,19 +126,55 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// A thread waits for a word, and may sleep; processes of this node see it.
-struct WordsAwaited<'a>(&'a NotifyBell);
+/// Words of exported memory that a wait is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
+    /// Sleeps no longer than these, for the words may change without a wake-up.
+    pub(crate) sleeps: TimedSleeps,
+    /// Of these exports; see [`export_bit`].
+    pub(crate) exports: u64,
+}
 
-impl WordsAwaited<'_> {
-    fn announce(bell: &NotifyBell) -> WordsAwaited<'_> {
-        bell.await_words();
-        WordsAwaited(bell)
+/// What threads of this process wait for words of, in memory that its importers read.
+pub(crate) struct WordBell {
+    bell: NotifyBell,
+    /// Waits for words of each export, by its bit.
+    waits: Mutex<[u32; 64]>,
+}
+
+impl WordBell {
+    pub(crate) fn new(bell: NotifyBell) -> WordBell {
+        WordBell { bell, waits: Mutex::new([0; 64]) }
     }
+
+    /// A thread waits for words of these exports, and may sleep; processes of this node see it.
+    fn announce(&self, exports: u64) -> WordsAwaited<'_> {
+        let mut waits = self.waits.lock().expect("no panic while the lock is held");
+        of_bits(exports).for_each(|bit| waits[bit] += 1);
+        self.bell.await_words(awaited(&waits));
+        WordsAwaited { words: self, exports }
+    }
+}
+
+fn of_bits(exports: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |bit| exports >> bit & 1 != 0)
+}
+
+fn awaited(waits: &[u32; 64]) -> u64 {
+    (0..64).filter(|bit| waits[*bit] > 0).fold(0, |all, bit| all | 1 << bit)
+}
+
+/// Ends what [`WordBell::announce`] began.
+struct WordsAwaited<'a> {
+    words: &'a WordBell,
+    exports: u64,
 }
 
 impl Drop for WordsAwaited<'_> {
     fn drop(&mut self) {
-        self.0.words_found();
+        let mut waits = self.words.waits.lock().expect("no panic while the lock is held");
+        of_bits(self.exports).for_each(|bit| waits[bit] -= 1);
+        self.words.bell.words_found(awaited(&waits));
     }
 }
 
@@ -247,28 +286,35 @@ impl Core {
     /// short data there, and processes of this node after they have stored through the library.
     /// Its sleeps are timed, for other stores wake nobody, and theirs may miss it.
     #[inline]
-    pub(crate) fn wait_word<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, Some(TIMED_SLEEPS), None, |_| ready())
+    pub(crate) fn wait_word<T>(
+        &self,
+        export: ExportId,
+        deadline: Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, End> {
+        let words = Words { sleeps: TIMED_SLEEPS, exports: export_bit(export.slot) };
+        self.wait_for(deadline, Some(words), None, |_| ready())
     }
 
     /// As [`wait_word`](Self::wait_word), for words that change by nothing but what wakes sleepers:
     /// a sender stores, fences, then looks who waits. So sleeps are long, and before each `ready`
-    /// is told so, after the wait was announced: it then looks at everything.
+    /// is told so, after the wait was announced: it then looks at everything. `exports`: where they
+    /// are; see [`export_bit`].
     pub(crate) fn wait_announced_words<T>(
         &self,
+        exports: u64,
         deadline: Deadline,
         ready: impl FnMut(bool) -> Option<T>,
     ) -> Result<T, End> {
-        self.wait_for(deadline, Some(ANNOUNCED_SLEEPS), None, ready)
+        self.wait_for(deadline, Some(Words { sleeps: ANNOUNCED_SLEEPS, exports }), None, ready)
     }
 
-    /// `words`: words of memory are waited for, with sleeps no longer than this, for they may
-    /// change without a wake-up. `fds`: a change of these ends a sleep, too; `ready` asks about
+    /// `words`: words of memory are waited for. `fds`: a change of these ends a sleep, too; `ready` asks about
     /// them. It is told whether a sleep follows.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,
-        words: Option<TimedSleeps>,
+        words: Option<Words>,
         fds: Option<&Descriptors<'_>>,
         ready: impl FnMut(bool) -> Option<T>,
     ) -> Result<T, End> {
@@ -302,15 +348,16 @@ impl Core {
         let flags = if words.is_some() { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
-            let _awaited = words.map(|_| WordsAwaited::announce(&self.bell));
+            let _awaited = words.map(|words| self.words.announce(words.exports));
             // A sleeper that waits for no words does not show the node that any are waited for.
             let follow_max = words.map_or(Duration::MAX, |_| TIMED_SLEEP_MAX);
             self.waiting.block(flags, (until, follow_max), &mut look, fds);
         };
         // A thread that steps its node sleeps in there, where nobody polls once more.
-        let _awaited = (words.is_some() && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
+        let _awaited = words.filter(|_| waiter.steps()).map(|words| self.words.announce(words.exports));
         // A node in this process sleeps on descriptors of its own.
-        let timed = words.or_else(|| (fds.is_some() && waiter.steps()).then_some(TIMED_SLEEPS));
+        let timed =
+            words.map(|words| words.sleeps).or_else(|| (fds.is_some() && waiter.steps()).then_some(TIMED_SLEEPS));
         wait_sliced(waiter, deadline, timed, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
@@ -468,21 +515,24 @@ mod tests {
         let attach = || Session::builder().node(&name).start_node(false).timeout(LONG).attach().unwrap();
         let (owner, user) = (attach(), attach());
         let export = owner.export(4096).name("words").create().unwrap();
+        let other = owner.export(4096).create().unwrap();
         let import = user.import("words").rights(Rights::WRITE).open().unwrap();
         let bell = &owner.core().bell;
-        assert_eq!(bell.words_awaited(), None);
+        let theirs = vmmc_host::area::export_bit(export.id().slot);
+        assert_eq!(bell.words_awaited(theirs), None);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| export.wait_word(0, |word| word == 7));
             let end = Instant::now() + LONG;
-            while bell.words_awaited().is_none() {
+            while bell.words_awaited(theirs).is_none() {
                 assert!(Instant::now() < end, "a thread that sleeps says so");
                 std::thread::yield_now();
             }
+            assert_eq!(bell.words_awaited(vmmc_host::area::export_bit(other.id().slot)), None, "for no other export");
             import.send(0, &7u64.to_le_bytes()).unwrap();
             assert_eq!(waiting.join().unwrap().unwrap(), 7);
         });
-        assert_eq!(bell.words_awaited(), None);
-        drop((import, export, owner, user));
+        assert_eq!(bell.words_awaited(theirs), None);
+        drop((import, other, export, owner, user));
         stopper.stop();
         node.join().unwrap().unwrap();
     }

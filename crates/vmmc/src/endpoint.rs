@@ -43,6 +43,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use vmmc_host::area::export_bit;
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
 use vmmc_nic::{ImportId, ProcessId, Rights, Sender};
@@ -80,6 +81,8 @@ pub struct Endpoint {
     board: Export,
     /// Its memory: a byte for each sender.
     board_words: Region,
+    /// Bits of all exports that senders store in; see [`export_bit`].
+    exports: u64,
     /// By their byte of the board.
     senders: Vec<Option<Channel>>,
     /// What each word of the board was when it was polled last.
@@ -198,6 +201,7 @@ impl EndpointBuilder {
         let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
         let all_polled_at = session.core().waiting.waiter.now();
         let board_words = board.region();
+        let exports = export_bit(board.id().slot) | export_bit(calls.export().id().slot);
         Ok(Endpoint {
             session,
             name,
@@ -207,6 +211,7 @@ impl EndpointBuilder {
             calls,
             board,
             board_words,
+            exports,
             senders: Vec::new(),
             marks: Vec::new(),
             polled: Vec::new(),
@@ -476,7 +481,7 @@ impl Endpoint {
             let unmarked = !something && sleeps && self.some_sender_has_message();
             (something || unmarked).then_some(unmarked)
         };
-        let unmarked = core.wait_announced_words(deadline, ready).map_err(|end| {
+        let unmarked = core.wait_announced_words(self.exports, deadline, ready).map_err(|end| {
             let what = format!("wait for a message to endpoint {:?}", self.name);
             core.wait_error(end, &what, core.waiting.waiter.now().since(start))
         })?;
@@ -500,6 +505,11 @@ impl Endpoint {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.session.core()
+    }
+
+    /// Exports that senders store in; see [`export_bit`].
+    pub(crate) fn exports(&self) -> u64 {
+        self.exports
     }
 
     /// Whether there is something to do, as far as memory tells.
@@ -743,6 +753,7 @@ impl Endpoint {
                 self.marks.push(self.board_word(at as u64 / 8));
             }
         }
+        self.exports |= export_bit(channel.export.id().slot);
         self.senders[at] = Some(channel);
         self.poll_from_now(at);
     }

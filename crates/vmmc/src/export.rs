@@ -271,7 +271,7 @@ impl Export {
             return Ok(value);
         }
         let start = self.core.waiting.waiter.now();
-        self.core.wait_word(deadline, look).map_err(|end| {
+        self.core.wait_word(self.id, deadline, look).map_err(|end| {
             let waited = self.core.waiting.waiter.now().since(start);
             self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.label()), waited)
         })

@@ -15,7 +15,7 @@ use crate::trace::Tracer;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
-use vmmc_host::area::{enter_lane, leave_lane};
+use vmmc_host::area::{enter_lane, export_bit, leave_lane};
 use vmmc_host::control::Moved;
 use vmmc_host::credit::load_after_store;
 use vmmc_host::fork::ForkWord;
@@ -194,7 +194,7 @@ impl Mapped {
     #[inline(always)]
     fn store_through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
         let done = self.through(transfer)??;
-        self.peer.stored();
+        self.peer.stored(export_bit(self.gate));
         Ok(done)
     }
 

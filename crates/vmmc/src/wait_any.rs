@@ -5,7 +5,7 @@
 //! another thread takes it first. The thread sleeps in one place for all of them, as every wait of
 //! the session does (`waiting.rs`).
 
-use crate::core::{Core, End};
+use crate::core::{Core, End, Words};
 use crate::endpoint::Endpoint;
 use crate::error::WaitError;
 use crate::export::Export;
@@ -21,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Deadline;
+use vmmc_host::area::export_bit;
 use vmmc_host::limits::TIMED_SLEEPS;
 
 /// One of the things that [`Session::wait_any`] waits for.
@@ -154,9 +155,8 @@ impl Core {
         let (places, fds): (Vec<usize>, Vec<PollFd<'_>>) =
             (0..).zip(&*what).filter_map(|(place, one)| Some((place, one.descriptor()?))).unzip();
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));
-        let words =
-            what.iter().any(|one| matches!(one, WaitFor::Word { .. } | WaitFor::Record(_) | WaitFor::Message(_)));
-        let words = words.then_some(TIMED_SLEEPS);
+        let exports = what.iter().fold(0, |all, one| all | one.exports());
+        let words = (exports != 0).then_some(Words { sleeps: TIMED_SLEEPS, exports });
         loop {
             // What a transfer still has to post may wait for room: not while others rely on this
             // thread to sleep.
@@ -190,6 +190,16 @@ impl Core {
 }
 
 impl<'a> WaitFor<'a> {
+    /// Exports whose words it waits for; see [`export_bit`].
+    fn exports(&self) -> u64 {
+        match self {
+            WaitFor::Word { export, .. } => export_bit(export.id().slot),
+            WaitFor::Record(ring) => export_bit(ring.export().id().slot),
+            WaitFor::Message(endpoint) => endpoint.exports(),
+            _ => 0,
+        }
+    }
+
     fn descriptor(&self) -> Option<PollFd<'a>> {
         match self {
             WaitFor::Readable(fd) => Some(PollFd::from_borrowed_fd(*fd, PollFlags::IN)),
