@@ -275,9 +275,9 @@ impl NotifyBell {
     }
 
     /// A thread of the owner begins to wait for a word of its memory, and may sleep: a thread that
-    /// stores there wakes it. It polls once more before it sleeps. `exports` are all exports of which
-    /// words are waited for now, also by other threads of the owner: see [`export_bit`]. The owner
-    /// announces and ends waits one at a time.
+    /// stores there wakes it. It polls once more before it sleeps. `exports` are all exports of
+    /// which words are waited for now, also by other threads of the owner: see [`export_bit`]. The
+    /// owner announces and ends waits one at a time.
     ///
     /// ```
     /// use vmmc_host::area::export_bit;

@@ -309,8 +309,8 @@ impl Core {
         self.wait_for(deadline, Some(Words { sleeps: ANNOUNCED_SLEEPS, exports }), None, ready)
     }
 
-    /// `words`: words of memory are waited for. `fds`: a change of these ends a sleep, too; `ready` asks about
-    /// them. It is told whether a sleep follows.
+    /// `words`: words of memory are waited for. `fds`: a change of these ends a sleep, too; `ready`
+    /// asks about them. It is told whether a sleep follows.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,

@@ -412,8 +412,9 @@ impl Endpoint {
         Ok(message)
     }
 
-    /// As [`wait_by`](Self::wait_by), into a message that is used again: for a loop that takes many,
-    /// none of which is moved. A payload that it still has is given back when the next one comes.
+    /// As [`wait_by`](Self::wait_by), into a message that is used again: for a loop that takes
+    /// many, none of which is moved. A payload that it still has is given back when the next one
+    /// comes.
     ///
     /// ```
     /// # use vmmc_node::{Embedded, KeySource, NodeConfig};

@@ -92,8 +92,8 @@ impl Peer {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Something was stored in memory of one of these exports of the process (see `area::export_bit`):
-    /// wakes it if a thread sleeps until a word there changes.
+    /// Something was stored in memory of one of these exports of the process, as bits of
+    /// `area::export_bit`: wakes it if a thread sleeps until a word there changes.
     #[inline(always)]
     pub(crate) fn stored(&self, exports: u64) {
         if let Some(wait) = self.bell.words_awaited(exports) {
