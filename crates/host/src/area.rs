@@ -41,8 +41,8 @@ const BELL_WORDS: u64 = 8;
 /// Its lower half: how many waits there are; the upper one counts them all.
 const WORD_WAITS: u64 = u32::MAX as u64;
 const WORD_WAIT_BEGINS: u64 = (1 << 32) + 1;
-/// Behind it: of which exports words are waited for.
-const BELL_EXPORTS: u64 = 16;
+/// Behind it: of which regions words are waited for.
+const BELL_REGIONS: u64 = 16;
 const PAIR_AT: u64 = LINE;
 const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
 
@@ -231,11 +231,15 @@ impl GateTable {
     }
 }
 
-/// The bit of an export slot among those of which words are waited for, which 64 slots share: a
-/// thread that waits for another one of these may be woken too.
+/// Bits for the regions of which words are waited for.
+pub const REGION_BITS: usize = 64;
+
+/// The bit of a region, by its id, among those of which words are waited for. Some regions share
+/// one: a thread that waits for words of another one of these may be woken too. All exports of a
+/// region have its bit.
 #[inline(always)]
-pub const fn export_bit(slot: u32) -> u64 {
-    1 << (slot % 64)
+pub const fn region_bit(region: u32) -> u64 {
+    1 << (region % REGION_BITS as u32)
 }
 
 /// The flag that a process's notifiers check before they wake it. It has a memory of its own
@@ -275,48 +279,49 @@ impl NotifyBell {
     }
 
     /// A thread of the owner begins to wait for a word of its memory, and may sleep: a thread that
-    /// stores there wakes it. It polls once more before it sleeps. `exports` are all exports of
-    /// which words are waited for now, also by other threads of the owner: see [`export_bit`]. The
+    /// stores there wakes it. It polls once more before it sleeps. `regions` are all regions of
+    /// which words are waited for now, also by other threads of the owner: see [`region_bit`]. The
     /// owner announces and ends waits one at a time.
     ///
     /// ```
-    /// use vmmc_host::area::export_bit;
+    /// use vmmc_host::area::region_bit;
     /// let (bell, ..) = vmmc_host::NotifyBell::create()?;
-    /// bell.await_words(export_bit(5));
-    /// let waits = bell.words_awaited(export_bit(5)).expect("one thread waits");
-    /// assert_eq!(bell.words_awaited(export_bit(6)), None, "for no word of that export");
-    /// bell.await_words(export_bit(5));
-    /// assert_ne!(bell.words_awaited(export_bit(5)), Some(waits), "each wait has a number");
+    /// bell.await_words(region_bit(5));
+    /// let waits = bell.words_awaited(region_bit(5)).expect("one thread waits");
+    /// assert_eq!(bell.words_awaited(region_bit(6)), None, "for no word of that region");
+    /// bell.await_words(region_bit(5));
+    /// assert_ne!(bell.words_awaited(region_bit(5)), Some(waits), "each wait has a number");
     /// (0..2).for_each(|_| bell.words_found(0));
-    /// assert_eq!(bell.words_awaited(export_bit(5)), None);
+    /// assert_eq!(bell.words_awaited(region_bit(5)), None);
     /// # Ok::<(), vmmc_host::RegionError>(())
     /// ```
-    pub fn await_words(&self, exports: u64) {
-        self.exports().store(exports, Ordering::SeqCst);
+    pub fn await_words(&self, regions: u64) {
+        self.regions().store(regions, Ordering::SeqCst);
         self.words().fetch_add(WORD_WAIT_BEGINS, Ordering::SeqCst);
         fence();
     }
 
-    /// Ends what [`await_words`](Self::await_words) began; `exports` is what is waited for still.
-    pub fn words_found(&self, exports: u64) {
-        self.exports().store(exports, Ordering::SeqCst);
+    /// Ends what [`await_words`](Self::await_words) began; `regions` are those of which
+    /// words are still waited for.
+    pub fn words_found(&self, regions: u64) {
+        self.regions().store(regions, Ordering::SeqCst);
         self.words().fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a thread of the owner waits for a word of one of these exports: the number of the
+    /// Whether a thread of the owner waits for a word of one of these regions: the number of the
     /// latest wait. One wake-up for each number is enough, for it is one for all threads of the
     /// owner, which poll after there is a new one. Not ordered after the caller's stores: one that
     /// is still on its way may be missed, so that the waits end their sleeps by themselves too.
     #[inline(always)]
-    pub fn words_awaited(&self, exports: u64) -> Option<u32> {
+    pub fn words_awaited(&self, regions: u64) -> Option<u32> {
         let word = self.words().load(Ordering::Acquire);
-        let awaited = word & WORD_WAITS != 0 && self.exports().load(Ordering::Relaxed) & exports != 0;
+        let awaited = word & WORD_WAITS != 0 && self.regions().load(Ordering::Relaxed) & regions != 0;
         awaited.then_some((word >> 32) as u32)
     }
 
     #[inline(always)]
-    fn exports(&self) -> &AtomicU64 {
-        self.0.word(BELL_EXPORTS).expect("the layout lies in the page")
+    fn regions(&self) -> &AtomicU64 {
+        self.0.word(BELL_REGIONS).expect("the layout lies in the page")
     }
 
     #[inline(always)]

@@ -369,6 +369,11 @@ pub struct Grant {
     /// `gate_word(gate_generation, Open)`. It counts uses of the gate slot, and is not the
     /// generation inside [`Grant::export`].
     pub gate_generation: u32,
+    /// With [`Grant::mapped`]: id of the region that it is of, as the node told the exporter
+    /// ([`Answer::Region`]). Whoever stores there looks by its bit
+    /// ([`region_bit`](crate::area::region_bit)) whether a thread of the exporter waits for a word
+    /// of it.
+    pub region: u32,
     /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an
     /// import on this node.
     pub sealed: bool,

@@ -105,17 +105,16 @@ impl<T, O> Calls<T, O> {
     /// is no such call.
     #[inline]
     pub(crate) fn settle(&mut self, id: CallId, outcome: impl FnOnce(&mut T) -> Option<O>) -> bool {
-        let Some(place) = self.records.get_mut(id.index as usize) else { return false };
-        let Some(record) = place.as_mut().filter(|record| record.key == id.key) else { return false };
-        let State::Open { waits, .. } = &mut record.state else { return false };
-        self.open -= 1;
+        let Some(state) = self.record(id) else { return false };
+        let State::Open { waits, .. } = state else { return false };
         match outcome(waits) {
-            Some(outcome) => record.state = State::Done(outcome),
+            Some(outcome) => *state = State::Done(outcome),
             None => {
-                *place = None;
+                self.records[id.index as usize] = None;
                 self.free.push(id.index);
             }
         }
+        self.open -= 1;
         true
     }
 

@@ -564,12 +564,13 @@ impl Serving {
         let timed_from = self.timed.is_due(now).then(|| self.shared.now());
         let came = Came { deadline, timed_from, from };
         let (name, shared) = ((link.number, head.id), &self.shared);
-        let call = || Call::new(shared.clone(), link, head, came, body);
+        let counted = shared.figures.of(head.method);
+        let call = || Call::new(shared.clone(), link, head, (came, counted), body);
         let admitted = match &self.inline {
             Some(handler) => {
                 let turn = shared.admission().admit_and_begin(name, deadline.0, now);
                 match turn {
-                    Ok(turn) => return shared.handle(call, shared.figures.of(head.method), handler, turn),
+                    Ok(turn) => return shared.handle(call, counted, handler, turn),
                     Err(admitted) => admitted,
                 }
             }

@@ -14,6 +14,7 @@
 //! Everything stands on exports, imports and sends, so the node takes no part within a machine.
 //! Source: [GMS §2] send ring, receive ring.
 
+mod builder;
 mod channel;
 mod connection;
 mod frame;
@@ -26,14 +27,14 @@ use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
-    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
-    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, LOOKS_A_CLOCK, QUICK_LOOKS,
-    QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
+    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX,
+    ENDPOINT_SENDERS_MAX, LOOKS_A_CLOCK, QUICK_LOOKS, QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
 use crate::tokens::{ByToken, TokenBuffer, TokenPool};
+pub use builder::EndpointBuilder;
 use channel::{Channel, ChannelMemory};
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
@@ -43,7 +44,6 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vmmc_host::area::export_bit;
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
 use vmmc_nic::{ImportId, ProcessId, Rights, Sender};
@@ -81,8 +81,8 @@ pub struct Endpoint {
     board: Export,
     /// Its memory: a byte for each sender.
     board_words: Region,
-    /// Bits of all exports that senders store in; see [`export_bit`].
-    exports: u64,
+    /// Bits of all regions that senders store in, or have stored in.
+    regions: u64,
     /// By their byte of the board.
     senders: Vec<Option<Channel>>,
     /// What each word of the board was when it was polled last.
@@ -120,17 +120,6 @@ pub struct EndpointCounts {
     pub misbehaved: u64,
 }
 
-/// Choices for an endpoint; made by [`Session::endpoint`](crate::Session::endpoint).
-#[must_use = "there is no endpoint before `create`"]
-pub struct EndpointBuilder {
-    session: Session,
-    name: String,
-    access: Access,
-    shape: Shape,
-    notify: bool,
-    tokens: Option<(u64, u64)>,
-}
-
 /// A message that has come; by default an empty one of nobody, for [`Endpoint::wait_into`].
 #[derive(Debug)]
 pub struct Message {
@@ -139,94 +128,6 @@ pub struct Message {
     payload: Option<Frame>,
     by_token: Option<ByToken>,
     from: Sender,
-}
-
-impl EndpointBuilder {
-    pub(crate) fn new(session: Session, name: &str) -> EndpointBuilder {
-        let shape = Shape { frames: 0, frame_bytes: 0 };
-        EndpointBuilder {
-            session,
-            name: name.to_string(),
-            access: Access::default(),
-            shape,
-            notify: false,
-            tokens: None,
-        }
-    }
-
-    /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
-    /// to 64 KiB. Default none. Each sender costs their memory.
-    pub fn frames(mut self, count: u64, bytes: u64) -> Self {
-        self.shape = Shape { frames: count, frame_bytes: bytes };
-        self
-    }
-
-    /// Who may connect; default processes of the same user.
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// Whether it has a descriptor for event loops, [`Endpoint::event_fd`]; default false. A sender
-    /// of another node then notifies with each message, which costs the owner some time.
-    pub fn notify(mut self, notify: bool) -> Self {
-        self.notify = notify;
-        self
-    }
-
-    /// Buffers for payloads by token: so many, up to 4,096, of so many bytes; default none. See
-    /// [`Endpoint::token_buffer`].
-    pub fn tokens(mut self, count: u64, bytes: u64) -> Self {
-        self.tokens = Some((count, bytes));
-        self
-    }
-
-    /// Makes the endpoint.
-    ///
-    /// # Errors
-    /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
-    pub fn create(self) -> Result<Endpoint, ExportError> {
-        let EndpointBuilder { session, name, access, shape, notify, tokens } = self;
-        let Shape { frames, frame_bytes } = shape;
-        let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
-        if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
-            return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
-        }
-        let pool = |(count, bytes)| TokenPool::new(&session, &name, &access, count, bytes);
-        let tokens = tokens.map(pool).transpose()?;
-        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
-        let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
-        let watch = || session.core().watch(&[board.id(), calls.export().id()]);
-        let watched = notify.then(watch).transpose();
-        let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
-        let all_polled_at = session.core().waiting.waiter.now();
-        let board_words = board.region();
-        let exports = export_bit(board.id().slot) | export_bit(calls.export().id().slot);
-        Ok(Endpoint {
-            session,
-            name,
-            access,
-            shape,
-            watched,
-            calls,
-            board,
-            board_words,
-            exports,
-            senders: Vec::new(),
-            marks: Vec::new(),
-            polled: Vec::new(),
-            turn: 0,
-            polls: 0,
-            looks: AtomicU32::new(0),
-            all_polled_at,
-            all_due: false,
-            reaped_at: all_polled_at,
-            reap_next: 0,
-            refused: VecDeque::new(),
-            tokens,
-            counts: EndpointCounts::default(),
-        })
-    }
 }
 
 impl Default for Message {
@@ -290,7 +191,8 @@ impl Endpoint {
     }
 
     /// As [`poll`](Self::poll), into a message that is used again, as by
-    /// [`wait_into`](Self::wait_into). False: none is there.
+    /// [`wait_into`](Self::wait_into). False: none is there, and the message is as it was, or
+    /// empty.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -482,7 +384,7 @@ impl Endpoint {
             let unmarked = !something && sleeps && self.some_sender_has_message();
             (something || unmarked).then_some(unmarked)
         };
-        let unmarked = core.wait_announced_words(self.exports, deadline, ready).map_err(|end| {
+        let unmarked = core.wait_announced_words(self.regions, deadline, ready).map_err(|end| {
             let what = format!("wait for a message to endpoint {:?}", self.name);
             core.wait_error(end, &what, core.waiting.waiter.now().since(start))
         })?;
@@ -508,9 +410,9 @@ impl Endpoint {
         self.session.core()
     }
 
-    /// Exports that senders store in; see [`export_bit`].
-    pub(crate) fn exports(&self) -> u64 {
-        self.exports
+    /// Regions that senders store in, as bits.
+    pub(crate) fn regions(&self) -> u64 {
+        self.regions
     }
 
     /// Whether there is something to do, as far as memory tells.
@@ -595,6 +497,8 @@ impl Endpoint {
         } else {
             self.counts.misbehaved += 1;
             self.remove(at);
+            // Nothing of what was there is left in it.
+            *message = Message::default();
         }
         taken
     }
@@ -754,7 +658,7 @@ impl Endpoint {
                 self.marks.push(self.board_word(at as u64 / 8));
             }
         }
-        self.exports |= export_bit(channel.export.id().slot);
+        self.regions |= channel.export.region_bit();
         self.senders[at] = Some(channel);
         self.poll_from_now(at);
     }

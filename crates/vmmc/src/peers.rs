@@ -12,8 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::RawNotification;
 use vmmc_host::area::PairRing;
-#[cfg(doc)]
-use vmmc_host::area::export_bit;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::{GateTable, NotifyBell, RegionError, WakeSender};
 
@@ -92,11 +90,11 @@ impl Peer {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Something was stored in memory of one of these exports of the process, as bits of
-    /// `area::export_bit`: wakes it if a thread sleeps until a word there changes.
+    /// Something was stored in one of these regions of the process, as bits of `area::region_bit`:
+    /// wakes it if a thread sleeps until a word there changes.
     #[inline(always)]
-    pub(crate) fn stored(&self, exports: u64) {
-        if let Some(wait) = self.bell.words_awaited(exports) {
+    pub(crate) fn stored(&self, regions: u64) {
+        if let Some(wait) = self.bell.words_awaited(regions) {
             self.wake_for_words(wait);
         }
     }
@@ -130,11 +128,11 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::os::fd::AsFd;
-    use vmmc_host::area::export_bit;
+    use vmmc_host::area::region_bit;
     use vmmc_host::wait::wake_pair;
 
-    /// Of an export whose words are waited for.
-    const OURS: u64 = export_bit(70);
+    /// Of a region of which words are waited for.
+    const OURS: u64 = region_bit(70);
 
     #[test]
     fn a_store_wakes_each_wait_for_a_word_once_and_nobody_else() {
@@ -152,8 +150,8 @@ mod tests {
         peer.stored(OURS);
         assert!(!woken(), "nobody waits");
         own.await_words(OURS);
-        peer.stored(export_bit(7));
-        assert!(!woken(), "who waits waits for another export");
+        peer.stored(region_bit(7));
+        assert!(!woken(), "whoever waits waits for another region");
         peer.stored(OURS);
         assert!(woken());
         peer.stored(OURS);

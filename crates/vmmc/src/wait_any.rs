@@ -5,7 +5,8 @@
 //! another thread takes it first. The thread sleeps in one place for all of them, as every wait of
 //! the session does (`waiting.rs`).
 
-use crate::core::{Core, End, Words};
+use crate::bell::Words;
+use crate::core::{Core, End};
 use crate::endpoint::Endpoint;
 use crate::error::WaitError;
 use crate::export::Export;
@@ -21,7 +22,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Deadline;
-use vmmc_host::area::export_bit;
 use vmmc_host::limits::TIMED_SLEEPS;
 
 /// One of the things that [`Session::wait_any`] waits for.
@@ -155,8 +155,8 @@ impl Core {
         let (places, fds): (Vec<usize>, Vec<PollFd<'_>>) =
             (0..).zip(&*what).filter_map(|(place, one)| Some((place, one.descriptor()?))).unzip();
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));
-        let exports = what.iter().fold(0, |all, one| all | one.exports());
-        let words = (exports != 0).then_some(Words { sleeps: TIMED_SLEEPS, exports });
+        let regions = what.iter().fold(0, |all, one| all | one.regions());
+        let words = (regions != 0).then_some(Words { sleeps: TIMED_SLEEPS, regions });
         loop {
             // What a transfer still has to post may wait for room: not while others rely on this
             // thread to sleep.
@@ -190,12 +190,12 @@ impl Core {
 }
 
 impl<'a> WaitFor<'a> {
-    /// Exports whose words it waits for; see [`export_bit`].
-    fn exports(&self) -> u64 {
+    /// Regions of whose words it waits for some, as bits.
+    fn regions(&self) -> u64 {
         match self {
-            WaitFor::Word { export, .. } => export_bit(export.id().slot),
-            WaitFor::Record(ring) => export_bit(ring.export().id().slot),
-            WaitFor::Message(endpoint) => endpoint.exports(),
+            WaitFor::Word { export, .. } => export.region_bit(),
+            WaitFor::Record(ring) => ring.export().region_bit(),
+            WaitFor::Message(endpoint) => endpoint.regions(),
             _ => 0,
         }
     }
