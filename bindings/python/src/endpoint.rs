@@ -238,7 +238,7 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Bytes of payload that one message can have.
+    /// Bytes of payload that one message can have: of all frames together.
     #[getter]
     fn payload_max(&self) -> u64 {
         self.payload_max

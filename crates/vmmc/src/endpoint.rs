@@ -152,7 +152,8 @@ impl EndpointBuilder {
     }
 
     /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
-    /// to 64 KiB. Default none. Each sender costs their memory.
+    /// to 64 KiB. Default none. Each sender costs their memory. A payload that is longer than a
+    /// frame takes several, up to all, side by side.
     pub fn frames(mut self, count: u64, bytes: u64) -> Self {
         self.shape = Shape { frames: count, frame_bytes: bytes };
         self

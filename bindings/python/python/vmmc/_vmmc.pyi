@@ -148,7 +148,7 @@ class Session:
     ) -> Endpoint:
         """An endpoint, to which others connect and send messages. Each sender has so many frames
         for payloads (default none, up to 64), of so many bytes (default 4096, a multiple of 8, up
-        to 65536). It has `tokens` buffers for payloads by token (default none, up to 4096), of
+        to 65536); a longer payload takes several side by side. It has `tokens` buffers for payloads by token (default none, up to 4096), of
         `token_bytes` (default 65536). notify gives it a fileno().
         """
     def connect(
@@ -641,7 +641,7 @@ class Connection:
         """Name of the endpoint."""
     @property
     def payload_max(self) -> int:
-        """Bytes of payload that one message can have."""
+        """Bytes of payload that one message can have: of all frames together."""
     def send(
         self, control: _Bytes, payload: _Bytes | None = None, *, at_once: bool = False, timeout: float | None = None
     ) -> None:

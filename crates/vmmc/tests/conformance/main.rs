@@ -9,6 +9,7 @@ mod control;
 mod endpoints;
 mod errors;
 mod gathering;
+mod long_payloads;
 mod moving;
 mod names;
 mod nodes;
@@ -135,6 +136,9 @@ macro_rules! suite {
                 endpoints: a_message_whose_mark_another_takes_off_the_board_is_heard,
                 endpoints: an_event_loop_hears_of_messages_and_senders,
                 endpoints: a_handler_gets_every_message_and_gives_the_endpoint_back,
+                long_payloads: they_come_in_one_piece_and_go_back_as_a_whole,
+                long_payloads: one_waits_for_its_frames_and_short_ones_leave_them_alone,
+                long_payloads: those_that_a_hostile_sender_makes_up_cost_it_its_channel,
                 redirections: thousands_are_posted_ahead_and_each_is_told,
                 redirections: what_posting_went_wrong_with_is_told_by_the_wait,
                 redirections: dropped_before_the_answer_they_leave_nothing_behind,
