@@ -617,9 +617,9 @@ typedef struct vmmc_endpoint vmmc_endpoint;
 typedef struct vmmc_export vmmc_export;
 
 /**
- * A payload that has come, in one piece: a frame of its sender, or several side by side. Its memory
- * is the program's until it is freed; only then its sender may use it again. A hostile sender can
- * write it all the same.
+ * A payload that has come, in one piece: a frame of its sender, or several side by side. Its
+ * memory is the program's until it is freed; only then its sender may use it again. A hostile
+ * sender can write it all the same.
  */
 typedef struct vmmc_frame vmmc_frame;
 
@@ -1858,9 +1858,10 @@ enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuation
 
 /**
  * An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
- * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must be there, `access` with its users, and
- * VMMC_EXPORT_NOTIFY count: with that it has a descriptor, vmmc_endpoint_event_fd(). The rest must
- * be 0.
+ * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must
+ * be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE count. With
+ * the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
+ * through the node, which then lets none of them write more than it may. The rest must be 0.
  */
 enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
                                       uint64_t frames,

@@ -358,6 +358,17 @@ fn messages_with_payloads_go_to_one_endpoint() {
         must(vmmc_endpoint_free(endpoint));
         assert_eq!(send(b"late", b"", 0), VMMC_REVOKED, "{}", crate::common::message());
         must(vmmc_connection_free(orders));
+        // Through the node.
+        let unmapped = vmmc_export_options { flags: VMMC_EXPORT_NOT_MAPPABLE, ..options };
+        must(vmmc_endpoint_create(session, 2, 4096, &unmapped, &mut endpoint));
+        let orders = connect(session, endpoint, c"orders");
+        must(vmmc_connection_send(orders, null(), 0, long.as_ptr().cast(), long.len(), SECOND_US));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        must(vmmc_frame_read(message.payload, 0, came.as_mut_ptr().cast(), came.len()));
+        assert_eq!(came, long);
+        must(vmmc_frame_free(message.payload));
+        must(vmmc_connection_free(orders));
+        must(vmmc_endpoint_free(endpoint));
         // A payload outlives its endpoint.
         must(vmmc_frame_read(second, 0, letter.as_mut_ptr().cast(), 4));
         assert_eq!(&letter[..4], b"more");

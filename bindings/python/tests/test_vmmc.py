@@ -187,6 +187,9 @@ class Moving(Case):
             orders.send(b"later")
         with self.assertRaises(vmmc.UnknownName):
             self.session.connect("orders")
+        with self.session.endpoint("orders", frames=2, mappable=False) as endpoint:
+            self.connect(endpoint).send(b"through the node", b"a long letter")
+            self.assertEqual(bytes(endpoint.wait(PATIENCE_S).payload), b"a long letter")
 
     def test_payloads_by_token_land_in_their_buffers_or_say_why_not(self) -> None:
         with self.session.endpoint("answers", tokens=2, token_bytes=4096) as endpoint:
