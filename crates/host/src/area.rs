@@ -41,6 +41,8 @@ const BELL_WORDS: u64 = 8;
 /// Its lower half: how many waits there are; the upper one counts them all.
 const WORD_WAITS: u64 = u32::MAX as u64;
 const WORD_WAIT_BEGINS: u64 = (1 << 32) + 1;
+/// Behind it: of which regions words are waited for.
+const BELL_REGIONS: u64 = 16;
 const PAIR_AT: u64 = LINE;
 const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
 
@@ -229,6 +231,17 @@ impl GateTable {
     }
 }
 
+/// Bits for the regions of which words are waited for.
+pub const REGION_BITS: usize = 64;
+
+/// The bit of a region, by its id, among those of which words are waited for. Some regions share
+/// one: a thread that waits for words of another one of these may be woken too. All exports of a
+/// region have its bit.
+#[inline(always)]
+pub const fn region_bit(region: u32) -> u64 {
+    1 << (region % REGION_BITS as u32)
+}
+
 /// The flag that a process's notifiers check before they wake it. It has a memory of its own
 /// because the process writes it, and its importers may not.
 #[derive(Clone, Debug)]
@@ -266,36 +279,49 @@ impl NotifyBell {
     }
 
     /// A thread of the owner begins to wait for a word of its memory, and may sleep: a thread that
-    /// stores there wakes it. It polls once more before it sleeps.
+    /// stores there wakes it. It polls once more before it sleeps. `regions` are all regions of
+    /// which words are waited for now, also by other threads of the owner: see [`region_bit`]. The
+    /// owner announces and ends waits one at a time.
     ///
     /// ```
+    /// use vmmc_host::area::region_bit;
     /// let (bell, ..) = vmmc_host::NotifyBell::create()?;
-    /// bell.await_words();
-    /// let waits = bell.words_awaited().expect("one thread waits");
-    /// bell.await_words();
-    /// assert_ne!(bell.words_awaited(), Some(waits), "each wait has a number");
-    /// (0..2).for_each(|_| bell.words_found());
-    /// assert_eq!(bell.words_awaited(), None);
+    /// bell.await_words(region_bit(5));
+    /// let waits = bell.words_awaited(region_bit(5)).expect("one thread waits");
+    /// assert_eq!(bell.words_awaited(region_bit(6)), None, "for no word of that region");
+    /// bell.await_words(region_bit(5));
+    /// assert_ne!(bell.words_awaited(region_bit(5)), Some(waits), "each wait has a number");
+    /// (0..2).for_each(|_| bell.words_found(0));
+    /// assert_eq!(bell.words_awaited(region_bit(5)), None);
     /// # Ok::<(), vmmc_host::RegionError>(())
     /// ```
-    pub fn await_words(&self) {
+    pub fn await_words(&self, regions: u64) {
+        self.regions().store(regions, Ordering::SeqCst);
         self.words().fetch_add(WORD_WAIT_BEGINS, Ordering::SeqCst);
         fence();
     }
 
-    /// Ends what [`await_words`](Self::await_words) began.
-    pub fn words_found(&self) {
+    /// Ends what [`await_words`](Self::await_words) began; `regions` are those of which
+    /// words are still waited for.
+    pub fn words_found(&self, regions: u64) {
+        self.regions().store(regions, Ordering::SeqCst);
         self.words().fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a thread of the owner waits for a word: the number of the latest such wait. One
-    /// wake-up for each number is enough, for the owner polls after it has a new one. Not ordered
-    /// after the caller's stores: one that is still on its way may be missed, so that the waits
-    /// end their sleeps by themselves too.
+    /// Whether a thread of the owner waits for a word of one of these regions: the number of the
+    /// latest wait. One wake-up for each number is enough, for it is one for all threads of the
+    /// owner, which poll after there is a new one. Not ordered after the caller's stores: one that
+    /// is still on its way may be missed, so that the waits end their sleeps by themselves too.
     #[inline(always)]
-    pub fn words_awaited(&self) -> Option<u32> {
-        let word = self.words().load(Ordering::Relaxed);
-        (word & WORD_WAITS != 0).then_some((word >> 32) as u32)
+    pub fn words_awaited(&self, regions: u64) -> Option<u32> {
+        let word = self.words().load(Ordering::Acquire);
+        let awaited = word & WORD_WAITS != 0 && self.regions().load(Ordering::Relaxed) & regions != 0;
+        awaited.then_some((word >> 32) as u32)
+    }
+
+    #[inline(always)]
+    fn regions(&self) -> &AtomicU64 {
+        self.0.word(BELL_REGIONS).expect("the layout lies in the page")
     }
 
     #[inline(always)]

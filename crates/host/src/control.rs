@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 15;
+pub const CONTROL_VERSION: u32 = 16;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -369,6 +369,11 @@ pub struct Grant {
     /// `gate_word(gate_generation, Open)`. It counts uses of the gate slot, and is not the
     /// generation inside [`Grant::export`].
     pub gate_generation: u32,
+    /// With [`Grant::mapped`]: id of the region that it is of, as the node told the exporter
+    /// ([`Answer::Region`]). Whoever stores there looks by its bit
+    /// ([`region_bit`](crate::area::region_bit)) whether a thread of the exporter waits for a word
+    /// of it.
+    pub region: u32,
     /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an
     /// import on this node.
     pub sealed: bool,

@@ -47,14 +47,14 @@ pub(crate) enum BulkArgument {
 }
 
 impl Call {
+    #[inline]
     pub(crate) fn new(
         shared: Arc<Shared>,
         link: Arc<Link>,
         head: Request,
-        came: Came,
+        (came, counted): (Came, Counted),
         (arguments, bulk): (Vec<u8>, BulkArgument),
     ) -> Call {
-        let counted = shared.figures.of(head.method);
         Call { shared, link, head, came, counted, arguments, bulk, open: true }
     }
 

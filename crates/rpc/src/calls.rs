@@ -103,13 +103,18 @@ impl<T, O> Calls<T, O> {
 
     /// Ends a call by an outcome, which stays if `outcome` gives one for what waits. False: there
     /// is no such call.
-    pub(crate) fn settle(&mut self, id: CallId, outcome: impl FnOnce(T) -> Option<O>) -> bool {
-        let Some(waits) = self.end(id) else { return false };
-        if let Some(outcome) = outcome(waits) {
-            // Nobody has taken the place meanwhile.
-            self.free.pop();
-            self.records[id.index as usize] = Some(Record { key: id.key, state: State::Done(outcome) });
+    #[inline]
+    pub(crate) fn settle(&mut self, id: CallId, outcome: impl FnOnce(&mut T) -> Option<O>) -> bool {
+        let Some(state) = self.record(id) else { return false };
+        let State::Open { waits, .. } = state else { return false };
+        match outcome(waits) {
+            Some(outcome) => *state = State::Done(outcome),
+            None => {
+                self.records[id.index as usize] = None;
+                self.free.push(id.index);
+            }
         }
+        self.open -= 1;
         true
     }
 
@@ -122,7 +127,7 @@ impl<T, O> Calls<T, O> {
     }
 
     /// Ends the calls whose time is over, as by [`settle`](Self::settle).
-    pub(crate) fn expire(&mut self, now: Nanos, outcome: impl FnMut(CallId, T) -> Option<O>) {
+    pub(crate) fn expire(&mut self, now: Nanos, outcome: impl FnMut(CallId, &mut T) -> Option<O>) {
         if now < self.next_deadline {
             return;
         }
@@ -135,11 +140,11 @@ impl<T, O> Calls<T, O> {
     }
 
     /// Ends all calls: nobody will answer them.
-    pub(crate) fn lose(&mut self, outcome: impl FnMut(CallId, T) -> Option<O>) {
+    pub(crate) fn lose(&mut self, outcome: impl FnMut(CallId, &mut T) -> Option<O>) {
         self.settle_if(|_| true, outcome);
     }
 
-    fn settle_if(&mut self, ends: impl Fn(Nanos) -> bool, mut outcome: impl FnMut(CallId, T) -> Option<O>) {
+    fn settle_if(&mut self, ends: impl Fn(Nanos) -> bool, mut outcome: impl FnMut(CallId, &mut T) -> Option<O>) {
         for index in 0..self.records.len() {
             let Some(Record { key, state: State::Open { deadline, .. } }) = &self.records[index] else { continue };
             if ends(*deadline) {
@@ -186,7 +191,7 @@ mod tests {
                         0 => assert_eq!(calls.end(id), expected),
                         // The outcome stays, and is collected once.
                         1 => {
-                            assert_eq!(calls.settle(id, |waits| Some(waits + 1)), expected.is_some());
+                            assert_eq!(calls.settle(id, |waits| Some(*waits + 1)), expected.is_some());
                             expected.iter().for_each(|waits| _ = kept.insert(id, waits + 1));
                             assert_eq!(calls.is_done(id), kept.contains_key(&id));
                         }
@@ -205,7 +210,7 @@ mod tests {
                 97..99 => {
                     let mut over = Vec::new();
                     calls.expire(Nanos(now), |id, waits| {
-                        over.push((id, waits));
+                        over.push((id, *waits));
                         None
                     });
                     over.sort_unstable();
@@ -215,8 +220,8 @@ mod tests {
                 }
                 _ if rng.below(20) == 0 => {
                     calls.lose(|id, waits| {
-                        kept.insert(id, waits);
-                        Some(waits)
+                        kept.insert(id, *waits);
+                        Some(*waits)
                     });
                     open.clear();
                 }

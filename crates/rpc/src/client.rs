@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     /// The session, for its clock.
     clock: Session,
     to: Mutex<Connection>,
-    answers: Mutex<Endpoint>,
+    answers: Mutex<Answers>,
     buffers: TokenPool,
     calls: Mutex<Known>,
     ready: Ready,
@@ -75,6 +75,12 @@ pub(crate) struct Inner {
     pub(crate) background: OnceLock<Thread>,
     /// Held by who starts it.
     pub(crate) starting: Mutex<()>,
+}
+
+/// Where answers come in, and the one that is taken.
+struct Answers {
+    endpoint: Endpoint,
+    message: vmmc::Message,
 }
 
 /// Continuations whose answer is there, and those that said "not now".
@@ -269,7 +275,7 @@ impl ClientBuilder {
             timeout,
             clock: session,
             to: Mutex::new(to),
-            answers: Mutex::new(answers),
+            answers: Mutex::new(Answers { endpoint: answers, message: vmmc::Message::default() }),
             buffers,
             calls: Mutex::new(Known { calls: Calls::default(), keys, looked_at }),
             ready: Ready::default(),

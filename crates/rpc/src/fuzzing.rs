@@ -183,7 +183,8 @@ impl Peers {
             }
             (Message::Answer { id, body, .. }, frame) => {
                 let last = frame.as_ref().map_or_else(|| body.to_vec(), Frame::to_vec);
-                let found = self.calls.settle(*id, |begun| Some(Said { begun, body, frame }.take()));
+                let found =
+                    self.calls.settle(*id, |begun| Some(Said { begun: std::mem::take(begun), body, frame }.take()));
                 assert_eq!(found, self.ids.contains(id));
                 let Some(result) = self.calls.collect(*id) else { return };
                 let sent = [self.to_client.remove(id).unwrap_or_default(), last].concat();

@@ -4,7 +4,7 @@
 //! and nobody waits for it: a caller that takes no answers holds up itself.
 
 use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX};
-use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Message, Origin, Status};
+use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Encoded, Message, Origin, Status};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -170,7 +170,8 @@ impl Link {
     ) -> bool {
         let inline = result.len() <= ANSWER_INLINE_BYTES_MAX;
         let (body, long) = if inline { (result, &[][..]) } else { (&[][..], result) };
-        let control = Message::Answer { id, status, body }.encode();
+        let mut control = Encoded::default();
+        Message::Answer { id, status, body }.encode_into(&mut control);
         result.len() as u64 <= BODY_BYTES_MAX && self.send(Some(id), control.bytes(), long, bulk)
     }
 

@@ -15,7 +15,7 @@ use crate::call::{Call, Came};
 use crate::client::{ANSWERS_PREFIX, Client, Inner, SERVICE_PREFIX, check_name};
 use crate::connecting::Connecting;
 use crate::error::{RpcError, ServeError};
-use crate::figures::{Count, ServerFigures, Timed};
+use crate::figures::{Count, Counted, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows};
 use crate::link::{Asker, Link, now_takes_calls};
@@ -355,35 +355,41 @@ impl Shared {
                 }
             };
             let turn = self.admission().begin(&call.name(), self.now());
-            self.handle(call, handler, turn);
+            let counted = call.counted();
+            self.handle(|| call, counted, handler, turn);
         }
     }
 
-    /// The turn of a call.
-    fn handle(&self, call: Call, handler: &Run, turn: Turn) {
-        if let Some(call) = self.turn(call, turn) {
+    /// The turn of a call, which is made where its handler takes it.
+    #[inline]
+    fn handle(&self, call: impl FnOnce() -> Call, counted: Counted, handler: &Run, turn: Turn) {
+        match self.count_turn(counted, turn) {
             // The call goes with it: dropped by a panic, it tells its caller so.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call)));
+            Ok(()) => _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call()))),
+            Err(status) => call().refuse(status),
         }
     }
 
-    /// The call, if its handler begins.
-    fn turn(&self, call: Call, turn: Turn) -> Option<Call> {
+    /// Counts a call whose turn it is.
+    ///
+    /// # Errors
+    /// How it ends, for its handler does not begin.
+    #[inline]
+    fn count_turn(&self, counted: Counted, turn: Turn) -> Result<(), Status> {
         match turn {
             Turn::Begins => {
-                self.figures.begun(call.counted());
-                return Some(call);
+                self.figures.begun(counted);
+                Ok(())
             }
             Turn::Late => {
                 self.figures.add(Count::Late);
-                call.refuse(Status::Late);
+                Err(Status::Late)
             }
             Turn::Withdrawn => {
                 self.figures.add(Count::Cancelled);
-                call.refuse(Status::Cancelled);
+                Err(Status::Cancelled)
             }
         }
-        None
     }
 
     /// The next call that waits and whose handler begins.
@@ -391,8 +397,9 @@ impl Shared {
         loop {
             let call = self.queue().pop_front()?;
             let turn = self.admission().begin(&call.name(), self.now());
-            if let Some(call) = self.turn(call, turn) {
-                return Some(call);
+            match self.count_turn(call.counted(), turn) {
+                Ok(()) => return Some(call),
+                Err(status) => call.refuse(status),
             }
         }
     }
@@ -425,6 +432,7 @@ impl Serving {
 
     fn serve(&mut self) -> Option<WaitError> {
         now_takes_calls();
+        let mut message = vmmc::Message::default();
         while !self.shared.stop.load(Ordering::Acquire) {
             let pushing = self.shared.push.load(Ordering::Relaxed);
             let now = self.shared.now();
@@ -437,8 +445,8 @@ impl Serving {
             let until = Deadline(now + wait);
             // While messages come, the clock is looked at now and then.
             for _ in 0..MESSAGES_PER_LOOK {
-                match self.endpoint.wait_by(until) {
-                    Ok(message) => self.take(message),
+                match self.endpoint.wait_into(&mut message, until) {
+                    Ok(()) => self.take(&mut message),
                     Err(WaitError::TimedOut { .. }) => break,
                     Err(error) => return Some(error),
                 }
@@ -453,7 +461,7 @@ impl Serving {
         None
     }
 
-    fn take(&mut self, mut message: vmmc::Message) {
+    fn take(&mut self, message: &mut vmmc::Message) {
         let frame = message.take_payload();
         let from = message.from();
         let sender = (from.session, from.process.0, from.import.to_u64());
@@ -555,17 +563,20 @@ impl Serving {
         let deadline = Deadline(now + head.left);
         let timed_from = self.timed.is_due(now).then(|| self.shared.now());
         let came = Came { deadline, timed_from, from };
-        let call = Call::new(self.shared.clone(), link, head, came, body);
+        let (name, shared) = ((link.number, head.id), &self.shared);
+        let counted = shared.figures.of(head.method);
+        let call = || Call::new(shared.clone(), link, head, (came, counted), body);
         let admitted = match &self.inline {
             Some(handler) => {
-                let turn = self.shared.admission().admit_and_begin(call.name(), deadline.0, now);
+                let turn = shared.admission().admit_and_begin(name, deadline.0, now);
                 match turn {
-                    Ok(turn) => return self.shared.handle(call, handler, turn),
+                    Ok(turn) => return shared.handle(call, counted, handler, turn),
                     Err(admitted) => admitted,
                 }
             }
-            None => self.shared.admission().admit(call.name(), deadline.0),
+            None => shared.admission().admit(name, deadline.0),
         };
+        let call = call();
         match admitted {
             Admitted::Waits => {
                 self.shared.queue().push_back(call);
@@ -693,17 +704,16 @@ impl Serving {
         if self.is_pushing() {
             self.push();
         }
-        match self.endpoint.poll()? {
-            Some(message) => {
-                self.take(message);
-                Ok(true)
-            }
-            None if self.shared.session.is_alive() => Ok(false),
-            None => {
-                let node = self.shared.session.node().name.clone();
-                Err(WaitError::NodeGone { what: "poll for calls".into(), node })
-            }
+        let mut message = vmmc::Message::default();
+        if self.endpoint.poll_into(&mut message)? {
+            self.take(&mut message);
+            return Ok(true);
         }
+        if self.shared.session.is_alive() {
+            return Ok(false);
+        }
+        let node = self.shared.session.node().name.clone();
+        Err(WaitError::NodeGone { what: "poll for calls".into(), node })
     }
 
     /// Time before the next attempt to send answers that wait for room, if some do.

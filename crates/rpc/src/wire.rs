@@ -139,12 +139,20 @@ pub(crate) struct Encoded {
     len: usize,
 }
 
+impl Default for Encoded {
+    #[inline(always)]
+    fn default() -> Self {
+        Encoded { bytes: [0; CONTROL_BYTES], len: 0 }
+    }
+}
+
 impl Encoded {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    #[inline(always)]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
@@ -153,16 +161,19 @@ impl Encoded {
 impl Message<'_> {
     /// # Panics
     /// If a body does not fit: the caller compares with the bytes that do.
+    #[inline(always)]
     pub(crate) fn encode(&self) -> Encoded {
-        self.encode_with(b"")
+        let mut out = Encoded::default();
+        self.encode_into(&mut out);
+        out
     }
 
-    /// As [`encode`](Self::encode), with further bytes behind a body.
+    /// The same, into one that is empty, which then is not moved.
     ///
     /// # Panics
     /// As for [`encode`](Self::encode).
-    pub(crate) fn encode_with(&self, further: &[u8]) -> Encoded {
-        let mut out = Encoded { bytes: [0; CONTROL_BYTES], len: 0 };
+    #[inline(always)] // callers know which message it is
+    pub(crate) fn encode_into(&self, out: &mut Encoded) {
         match self {
             Message::Hello { version, uid, endpoint } => {
                 out.put(&[HELLO]);
@@ -175,26 +186,24 @@ impl Message<'_> {
                 out.put(&version.to_le_bytes());
             }
             Message::Request { head, body } => {
-                put_request(REQUEST, head, &mut out);
+                put_request(REQUEST, head, out);
                 out.put(body);
             }
-            Message::Forward { head } => put_request(FORWARD, head, &mut out),
+            Message::Forward { head } => put_request(FORWARD, head, out),
             Message::Cancel { id } => {
                 out.put(&[CANCEL]);
-                put_id(*id, &mut out);
+                put_id(*id, out);
             }
             Message::Part { id } => {
                 out.put(&[PART]);
-                put_id(*id, &mut out);
+                put_id(*id, out);
             }
             Message::Answer { id, status, body } => {
                 out.put(&[ANSWER, *status as u8]);
-                put_id(*id, &mut out);
+                put_id(*id, out);
                 out.put(body);
             }
         }
-        out.put(further);
-        out
     }
 
     /// None: it makes no sense.
@@ -224,11 +233,13 @@ impl Message<'_> {
     }
 }
 
+#[inline(always)]
 fn put_id(id: CallId, out: &mut Encoded) {
     out.put(&id.index.to_le_bytes());
     out.put(&id.key.to_le_bytes());
 }
 
+#[inline(always)]
 fn put_request(kind: u8, head: &Request, out: &mut Encoded) {
     let left_us = u32::try_from(head.left.as_micros()).unwrap_or(u32::MAX);
     out.put(&[kind, head.token.is_some().into()]);

@@ -3,6 +3,7 @@
 //! Invariant: the other side is our own user or root, as the kernel says, or a node inside this
 //! process.
 
+use crate::bell::Bell;
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
 use crate::core::{Core, Counters};
@@ -113,7 +114,7 @@ fn build(
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
         hot: Arc::new(Hot::new(area, state, process, tracer)),
-        bell,
+        bell: Bell::new(bell),
         control,
         doorbell,
         waiting,

@@ -4,6 +4,7 @@
 //! everything that comes from the node is collected under another one, by whichever thread polls
 //! first. Once the node is gone no call waits.
 
+use crate::bell::{Bell, Words};
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
 use crate::error::{AccessError, CallError};
@@ -29,8 +30,8 @@ use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::limits::{TIMED_SLEEP_MAX, TIMED_SLEEPS};
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::wait::{TimedOut, TimedSleeps, patience};
-use vmmc_host::{Deadline, Nanos, NotifyBell};
+use vmmc_host::wait::{TimedOut, patience};
+use vmmc_host::{Deadline, Nanos};
 
 /// The shared inside of a session.
 pub(crate) struct Core {
@@ -42,7 +43,7 @@ pub(crate) struct Core {
     /// Default of all waits.
     pub(crate) timeout: Duration,
     pub(crate) hot: Arc<Hot>,
-    pub(crate) bell: NotifyBell,
+    pub(crate) bell: Bell,
     pub(crate) control: Control,
     pub(crate) doorbell: OwnedFd,
     pub(crate) commands: Mutex<Producer<RegionWords>>,
@@ -120,22 +121,6 @@ impl<'a> Limit<'a> {
     /// How long the call has taken.
     pub(crate) fn waited(&self) -> Duration {
         self.by.get().map_or(Duration::ZERO, |(start, _)| self.core.waiting.waiter.now().since(start))
-    }
-}
-
-/// A thread waits for a word, and may sleep; processes of this node see it.
-struct WordsAwaited<'a>(&'a NotifyBell);
-
-impl WordsAwaited<'_> {
-    fn announce(bell: &NotifyBell) -> WordsAwaited<'_> {
-        bell.await_words();
-        WordsAwaited(bell)
-    }
-}
-
-impl Drop for WordsAwaited<'_> {
-    fn drop(&mut self) {
-        self.0.words_found();
     }
 }
 
@@ -243,12 +228,18 @@ impl Core {
         self.wait_for(deadline, None, None, |_| ready())
     }
 
-    /// As [`wait`](Self::wait), for a word of exported memory. The node wakes it after it has put
-    /// short data there, and processes of this node after they have stored through the library.
-    /// Its sleeps are timed, for other stores wake nobody, and theirs may miss it.
+    /// As [`wait`](Self::wait), for a word of exported memory, in the regions of these bits. The
+    /// node wakes it after it has put short data there, and processes of this node after they have
+    /// stored through the library. Its sleeps are timed, for other stores wake nobody, and theirs
+    /// may miss it.
     #[inline]
-    pub(crate) fn wait_word<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, Some(TIMED_SLEEPS), None, |_| ready())
+    pub(crate) fn wait_word<T>(
+        &self,
+        regions: u64,
+        deadline: Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, End> {
+        self.wait_for(deadline, Some(Words { sleeps: TIMED_SLEEPS, regions }), None, |_| ready())
     }
 
     /// As [`wait_word`](Self::wait_word), for words that change by nothing but what wakes sleepers:
@@ -256,19 +247,19 @@ impl Core {
     /// is told so, after the wait was announced: it then looks at everything.
     pub(crate) fn wait_announced_words<T>(
         &self,
+        regions: u64,
         deadline: Deadline,
         ready: impl FnMut(bool) -> Option<T>,
     ) -> Result<T, End> {
-        self.wait_for(deadline, Some(ANNOUNCED_SLEEPS), None, ready)
+        self.wait_for(deadline, Some(Words { sleeps: ANNOUNCED_SLEEPS, regions }), None, ready)
     }
 
-    /// `words`: words of memory are waited for, with sleeps no longer than this, for they may
-    /// change without a wake-up. `fds`: a change of these ends a sleep, too; `ready` asks about
-    /// them. It is told whether a sleep follows.
+    /// `words`: words of memory are waited for. `fds`: a change of these ends a sleep, too; `ready`
+    /// asks about them. It is told whether a sleep follows.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,
-        words: Option<TimedSleeps>,
+        words: Option<Words>,
         fds: Option<&Descriptors<'_>>,
         ready: impl FnMut(bool) -> Option<T>,
     ) -> Result<T, End> {
@@ -302,15 +293,16 @@ impl Core {
         let flags = if words.is_some() { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
-            let _awaited = words.map(|_| WordsAwaited::announce(&self.bell));
+            let _awaited = words.map(|words| self.bell.await_words(words.regions));
             // A sleeper that waits for no words does not show the node that any are waited for.
             let follow_max = words.map_or(Duration::MAX, |_| TIMED_SLEEP_MAX);
             self.waiting.block(flags, (until, follow_max), &mut look, fds);
         };
         // A thread that steps its node sleeps in there, where nobody polls once more.
-        let _awaited = (words.is_some() && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
+        let _awaited = words.filter(|_| waiter.steps()).map(|words| self.bell.await_words(words.regions));
         // A node in this process sleeps on descriptors of its own.
-        let timed = words.or_else(|| (fds.is_some() && waiter.steps()).then_some(TIMED_SLEEPS));
+        let timed =
+            words.map(|words| words.sleeps).or_else(|| (fds.is_some() && waiter.steps()).then_some(TIMED_SLEEPS));
         wait_sliced(waiter, deadline, timed, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
@@ -452,37 +444,53 @@ impl From<TimedOut> for End {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use crate::{Rights, Session};
+    use crate::{Export, Import, Rights, Session};
     use std::time::{Duration, Instant};
     use vmmc_node::{Daemon, KeySource, NodeConfig};
 
     const LONG: Duration = Duration::from_secs(30);
 
+    /// A thread waits for the word of an export; these stores are what may wake it, others not.
+    fn wakes(owner: &Session, export: &Export, wake: &[&Import], others: &[&Import]) {
+        let found = |import: &Import| owner.core().bell.awaits(import.region_bit().expect("it is mapped"));
+        assert!(!wake.iter().chain(others).any(|import| found(import)), "nobody waits");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| export.wait_word(0, |word| word == 7));
+            let end = Instant::now() + LONG;
+            while !wake.iter().all(|import| found(import)) {
+                assert!(Instant::now() < end, "a thread that sleeps says so");
+                std::thread::yield_now();
+            }
+            assert!(!others.iter().any(|import| found(import)), "it waits for nothing there");
+            wake.last().expect("there is one").send(0, &7u64.to_le_bytes()).unwrap();
+            assert_eq!(waiting.join().unwrap().unwrap(), 7);
+        });
+        assert!(!wake.iter().chain(others).any(|import| found(import)), "nobody waits any more");
+    }
+
     #[test]
-    fn whoever_stores_sees_that_a_thread_waits_for_a_word_and_no_longer_than_it_does() {
+    fn whoever_stores_sees_that_a_thread_waits_for_a_word_there_and_no_longer_than_it_does() {
         let name = format!("core-words-{}", std::process::id());
         let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Given([7; 32]));
         let daemon = Daemon::start(config).unwrap();
         let stopper = daemon.stopper();
         let node = std::thread::spawn(move || daemon.run());
         let attach = || Session::builder().node(&name).start_node(false).timeout(LONG).attach().unwrap();
-        let (owner, user) = (attach(), attach());
-        let export = owner.export(4096).name("words").create().unwrap();
-        let import = user.import("words").rights(Rights::WRITE).open().unwrap();
-        let bell = &owner.core().bell;
-        assert_eq!(bell.words_awaited(), None);
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| export.wait_word(0, |word| word == 7));
-            let end = Instant::now() + LONG;
-            while bell.words_awaited().is_none() {
-                assert!(Instant::now() < end, "a thread that sleeps says so");
-                std::thread::yield_now();
-            }
-            import.send(0, &7u64.to_le_bytes()).unwrap();
-            assert_eq!(waiting.join().unwrap().unwrap(), 7);
-        });
-        assert_eq!(bell.words_awaited(), None);
-        drop((import, export, owner, user));
+        let (first, owner, user) = (attach(), attach(), attach());
+        // So that nothing of the owner has the same number at the node and among its own.
+        let earlier: Vec<Export> = (0..3).map(|_| first.export(4096).create().unwrap()).collect();
+        let other = owner.export(4096).create().unwrap();
+        let export = owner.export(4096).create().unwrap();
+        let again = owner.export_buffer(&export.buffer()).create().unwrap();
+        let import = |export: &Export| user.import_id(export.id()).rights(Rights::WRITE | Rights::READ).open().unwrap();
+        let imports = [&export, &again, &other].map(import);
+        let [one, same, third] = &imports;
+        wakes(&owner, &export, &[one, same], &[third]);
+        export.write(0, &[0; 8]).unwrap();
+        wakes(&owner, &again, &[same, one], &[third]);
+        wakes(&owner, &other, &[third], &[one, same]);
+        drop((imports, again, export, other, earlier));
+        drop((first, owner, user));
         stopper.stop();
         node.join().unwrap().unwrap();
     }

@@ -14,6 +14,7 @@
 //! Everything stands on exports, imports and sends, so the node takes no part within a machine.
 //! Source: [GMS §2] send ring, receive ring.
 
+mod builder;
 mod channel;
 mod connection;
 mod frame;
@@ -26,14 +27,14 @@ use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
-    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX,
-    ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, LOOKS_A_CLOCK, QUICK_LOOKS,
-    QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
+    BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX,
+    ENDPOINT_SENDERS_MAX, LOOKS_A_CLOCK, QUICK_LOOKS, QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
 use crate::session::Session;
 use crate::tokens::{ByToken, TokenBuffer, TokenPool};
+pub use builder::EndpointBuilder;
 use channel::{Channel, ChannelMemory};
 pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::Access;
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
-use vmmc_nic::{Rights, Sender};
+use vmmc_nic::{ImportId, ProcessId, Rights, Sender};
 
 /// Where messages of many senders come in. Dropping it ends all its connections.
 ///
@@ -81,6 +82,8 @@ pub struct Endpoint {
     board: Export,
     /// Its memory: a byte for each sender.
     board_words: Region,
+    /// Bits of all regions that senders store in, or have stored in.
+    regions: u64,
     /// By their byte of the board.
     senders: Vec<Option<Channel>>,
     /// What each word of the board was when it was polled last.
@@ -118,19 +121,7 @@ pub struct EndpointCounts {
     pub misbehaved: u64,
 }
 
-/// Choices for an endpoint; made by [`Session::endpoint`](crate::Session::endpoint).
-#[must_use = "there is no endpoint before `create`"]
-pub struct EndpointBuilder {
-    session: Session,
-    name: String,
-    access: Access,
-    mappable: bool,
-    shape: Shape,
-    notify: bool,
-    tokens: Option<(u64, u64)>,
-}
-
-/// A message that has come.
+/// A message that has come; by default an empty one of nobody, for [`Endpoint::wait_into`].
 #[derive(Debug)]
 pub struct Message {
     control: [u8; CONTROL_MESSAGE_BYTES_MAX],
@@ -140,102 +131,10 @@ pub struct Message {
     from: Sender,
 }
 
-impl EndpointBuilder {
-    pub(crate) fn new(session: Session, name: &str) -> EndpointBuilder {
-        let shape = Shape { frames: 0, frame_bytes: 0 };
-        EndpointBuilder {
-            session,
-            name: name.to_string(),
-            access: Access::default(),
-            mappable: true,
-            shape,
-            notify: false,
-            tokens: None,
-        }
-    }
-
-    /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
-    /// to 64 KiB. Default none. Each sender costs their memory. A payload that is longer than a
-    /// frame takes several, up to all, side by side.
-    pub fn frames(mut self, count: u64, bytes: u64) -> Self {
-        self.shape = Shape { frames: count, frame_bytes: bytes };
-        self
-    }
-
-    /// Who may connect; default processes of the same user.
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// Whether senders of this node may map what they send to; default true. Without, they go
-    /// through the engine, as those of other nodes do: it holds each send against the sender's
-    /// rights, and each payload by token against the table, and none of them has the memory once
-    /// the endpoint has ended. Then their messages take the time of the node.
-    pub fn mappable(mut self, mappable: bool) -> Self {
-        self.mappable = mappable;
-        self
-    }
-
-    /// Whether it has a descriptor for event loops, [`Endpoint::event_fd`]; default false. A sender
-    /// of another node then notifies with each message, which costs the owner some time.
-    pub fn notify(mut self, notify: bool) -> Self {
-        self.notify = notify;
-        self
-    }
-
-    /// Buffers for payloads by token: so many, up to 4,096, of so many bytes; default none. See
-    /// [`Endpoint::token_buffer`].
-    pub fn tokens(mut self, count: u64, bytes: u64) -> Self {
-        self.tokens = Some((count, bytes));
-        self
-    }
-
-    /// Makes the endpoint.
-    ///
-    /// # Errors
-    /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
-    pub fn create(self) -> Result<Endpoint, ExportError> {
-        let EndpointBuilder { session, name, access, mappable, shape, notify, tokens } = self;
-        let Shape { frames, frame_bytes } = shape;
-        let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
-        if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
-            return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
-        }
-        let pool = |(count, bytes)| TokenPool::new(&session, &name, (&access, mappable), count, bytes);
-        let tokens = tokens.map(pool).transpose()?;
-        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).mappable(mappable);
-        let board = board.notify(notify).create()?;
-        let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
-        let watch = || session.core().watch(&[board.id(), calls.export().id()]);
-        let watched = notify.then(watch).transpose();
-        let watched = watched.map_err(|e| ExportError::Descriptor { name: name.clone(), why: e.to_string() })?;
-        let all_polled_at = session.core().waiting.waiter.now();
-        let board_words = board.region();
-        Ok(Endpoint {
-            session,
-            name,
-            access,
-            mappable,
-            shape,
-            watched,
-            calls,
-            board,
-            board_words,
-            senders: Vec::new(),
-            marks: Vec::new(),
-            polled: Vec::new(),
-            turn: 0,
-            polls: 0,
-            looks: AtomicU32::new(0),
-            all_polled_at,
-            all_due: false,
-            reaped_at: all_polled_at,
-            reap_next: 0,
-            refused: VecDeque::new(),
-            tokens,
-            counts: EndpointCounts::default(),
-        })
+impl Default for Message {
+    fn default() -> Self {
+        let from = Sender { session: 0, process: ProcessId(0), import: ImportId::from_u64(0) };
+        Message { control: [0; CONTROL_MESSAGE_BYTES_MAX], len: 0, payload: None, by_token: None, from }
     }
 }
 
@@ -290,6 +189,16 @@ impl Endpoint {
     /// [`AccessError`]: this process was forked, or has written into what is the node's.
     pub fn poll(&mut self) -> Result<Option<Message>, AccessError> {
         Ok(self.find()?.and_then(|at| self.take(at)))
+    }
+
+    /// As [`poll`](Self::poll), into a message that is used again, as by
+    /// [`wait_into`](Self::wait_into). False: none is there, and the message is as it was, or
+    /// empty.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    pub fn poll_into(&mut self, message: &mut Message) -> Result<bool, AccessError> {
+        Ok(self.find()?.is_some_and(|at| self.take_into(at, message)))
     }
 
     /// A sender whose next message is there.
@@ -401,10 +310,44 @@ impl Endpoint {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<Message, WaitError> {
+        let mut message = Message::default();
+        self.wait_into(&mut message, deadline)?;
+        Ok(message)
+    }
+
+    /// As [`wait_by`](Self::wait_by), into a message that is used again: for a loop that takes
+    /// many, none of which is moved. A payload that it still has is given back when the next one
+    /// comes.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-wait-into").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use std::time::Duration;
+    /// use vmmc::Message;
+    /// let mut endpoint = session.endpoint("orders").create()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut orders = session.connect("orders").open().expect("it is there");
+    ///         (1..=3u8).for_each(|order| orders.send(&[order], b"").expect("there is room"));
+    ///     });
+    ///     let (mut message, mut sum) = (Message::default(), 0);
+    ///     while sum < 6 {
+    ///         endpoint.wait_into(&mut message, session.deadline(Duration::from_secs(5)))?;
+    ///         sum += message.control()[0];
+    ///     }
+    ///     Ok::<(), vmmc::WaitError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_into(&mut self, message: &mut Message, deadline: Deadline) -> Result<(), WaitError> {
         loop {
             let at = self.wait_unless(deadline, || false)?.expect("nothing stops it");
-            if let Some(message) = self.take(at) {
-                return Ok(message);
+            if self.take_into(at, message) {
+                return Ok(());
             }
         }
     }
@@ -442,7 +385,7 @@ impl Endpoint {
             let unmarked = !something && sleeps && self.some_sender_has_message();
             (something || unmarked).then_some(unmarked)
         };
-        let unmarked = core.wait_announced_words(deadline, ready).map_err(|end| {
+        let unmarked = core.wait_announced_words(self.regions, deadline, ready).map_err(|end| {
             let what = format!("wait for a message to endpoint {:?}", self.name);
             core.wait_error(end, &what, core.waiting.waiter.now().since(start))
         })?;
@@ -466,6 +409,11 @@ impl Endpoint {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.session.core()
+    }
+
+    /// Regions that senders store in, as bits.
+    pub(crate) fn regions(&self) -> u64 {
+        self.regions
     }
 
     /// Whether there is something to do, as far as memory tells.
@@ -535,17 +483,25 @@ impl Endpoint {
     }
 
     /// Takes the next message of a sender, which is there. None: what is there is none.
-    #[inline]
     fn take(&mut self, at: usize) -> Option<Message> {
-        let channel = self.senders[at].as_mut()?;
-        let message = channel.take(self.tokens.as_ref());
-        if message.is_some() {
+        let mut message = Message::default();
+        self.take_into(at, &mut message).then_some(message)
+    }
+
+    /// The same, into a message that is used again.
+    #[inline]
+    fn take_into(&mut self, at: usize, message: &mut Message) -> bool {
+        let Some(channel) = self.senders[at].as_mut() else { return false };
+        let taken = channel.take(self.tokens.as_ref(), message);
+        if taken {
             self.counts.messages += 1;
         } else {
             self.counts.misbehaved += 1;
             self.remove(at);
+            // Nothing of what was there is left in it.
+            *message = Message::default();
         }
-        message
+        taken
     }
 
     /// No sender is polled one by one any more: each marks the board, and notifies.
@@ -703,6 +659,7 @@ impl Endpoint {
                 self.marks.push(self.board_word(at as u64 / 8));
             }
         }
+        self.regions |= channel.export.region_bit();
         self.senders[at] = Some(channel);
         self.poll_from_now(at);
     }

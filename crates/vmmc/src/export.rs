@@ -14,6 +14,7 @@ use crate::session::Session;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use vmmc_host::area::region_bit;
 use vmmc_host::control::{Access, Answer, Call, ExportKind};
 use vmmc_host::{Deadline, Region};
 use vmmc_nic::{ExportId, Rights};
@@ -271,10 +272,16 @@ impl Export {
             return Ok(value);
         }
         let start = self.core.waiting.waiter.now();
-        self.core.wait_word(deadline, look).map_err(|end| {
+        self.core.wait_word(self.region_bit(), deadline, look).map_err(|end| {
             let waited = self.core.waiting.waiter.now().since(start);
             self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.label()), waited)
         })
+    }
+
+    /// Of its region, by which whoever stores there finds those who wait for words; 0: it has
+    /// ended.
+    pub(crate) fn region_bit(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| region_bit(memory.region_id()))
     }
 
     /// How many imports of it there are now, of processes of this node and of others: each import

@@ -373,6 +373,12 @@ impl Import {
         self.after_mapped(mapped, offset, source.len_bytes(), word, options)
     }
 
+    /// By which it finds those who wait for words of the exporter's region.
+    #[cfg(test)]
+    pub(crate) fn region_bit(&self) -> Option<u64> {
+        self.mapping().map(|mapped| mapped.region_bit)
+    }
+
     /// The counter and the notification that follow mapped data.
     pub(crate) fn after_mapped(
         &self,
@@ -595,7 +601,7 @@ fn map(core: &Arc<Core>, grant: &Grant, rights: Rights, fds: Vec<OwnedFd>) -> Re
     };
     let region = Region::map(region, grant.len, protection)?;
     let peer = core.peers.find_or_open(gates, bell, wake, fds.next().filter(|_| grant.pair))?;
-    Mapped::new(core.hot.clone(), region, peer, grant.gate, grant.gate_generation, grant.import).ok_or(missing)
+    Mapped::new(core.hot.clone(), region, peer, grant).ok_or(missing)
 }
 
 impl Shared {

@@ -90,6 +90,7 @@ pub mod memory_model {}
 
 mod append;
 mod attach;
+mod bell;
 mod binding;
 mod buffer;
 mod collector;

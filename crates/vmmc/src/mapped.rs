@@ -15,8 +15,8 @@ use crate::trace::Tracer;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
-use vmmc_host::area::{enter_lane, leave_lane};
-use vmmc_host::control::Moved;
+use vmmc_host::area::{enter_lane, leave_lane, region_bit};
+use vmmc_host::control::{Grant, Moved};
 use vmmc_host::credit::load_after_store;
 use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::{LANES, METERS, STORE_TRIAL_BYTES_MIN};
@@ -49,6 +49,8 @@ pub(crate) struct Mapped {
     hot: Arc<Hot>,
     region: Region,
     pub(crate) peer: Arc<Peer>,
+    /// Of the exporter's region, for those who wait for words of it.
+    pub(crate) region_bit: u64,
     gate: u32,
     generation: u32,
     open: u64,
@@ -136,23 +138,17 @@ impl Hot {
 }
 
 impl Mapped {
-    pub(crate) fn new(
-        hot: Arc<Hot>,
-        region: Region,
-        peer: Arc<Peer>,
-        gate: u32,
-        generation: u32,
-        import: u64,
-    ) -> Option<Mapped> {
-        peer.gates.gate(gate)?;
+    pub(crate) fn new(hot: Arc<Hot>, region: Region, peer: Arc<Peer>, grant: &Grant) -> Option<Mapped> {
+        peer.gates.gate(grant.gate)?;
         Some(Mapped {
             hot,
             region,
             peer,
-            gate,
-            generation,
-            open: gate_word(generation, GateState::Open),
-            import,
+            region_bit: region_bit(grant.region),
+            gate: grant.gate,
+            generation: grant.gate_generation,
+            open: gate_word(grant.gate_generation, GateState::Open),
+            import: grant.import,
             meters: Box::new([const { AtomicU16::new(0) }; LANES]),
             stores: Box::default(),
         })
@@ -194,7 +190,7 @@ impl Mapped {
     #[inline(always)]
     fn store_through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
         let done = self.through(transfer)??;
-        self.peer.stored();
+        self.peer.stored(self.region_bit);
         Ok(done)
     }
 

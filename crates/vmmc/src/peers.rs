@@ -90,11 +90,11 @@ impl Peer {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Something was stored in memory of the process: wakes it if a thread sleeps until a word
-    /// changes.
+    /// Something was stored in one of these regions of the process, as bits of `area::region_bit`:
+    /// wakes it if a thread sleeps until a word there changes.
     #[inline(always)]
-    pub(crate) fn stored(&self) {
-        if let Some(wait) = self.bell.words_awaited() {
+    pub(crate) fn stored(&self, regions: u64) {
+        if let Some(wait) = self.bell.words_awaited(regions) {
             self.wake_for_words(wait);
         }
     }
@@ -128,7 +128,11 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::os::fd::AsFd;
+    use vmmc_host::area::region_bit;
     use vmmc_host::wait::wake_pair;
+
+    /// Of a region of which words are waited for.
+    const OURS: u64 = region_bit(70);
 
     #[test]
     fn a_store_wakes_each_wait_for_a_word_once_and_nobody_else() {
@@ -143,23 +147,25 @@ mod tests {
             sleeper.drain();
             woken
         };
-        peer.stored();
+        peer.stored(OURS);
         assert!(!woken(), "nobody waits");
-        own.await_words();
-        peer.stored();
+        own.await_words(OURS);
+        peer.stored(region_bit(7));
+        assert!(!woken(), "whoever waits waits for another region");
+        peer.stored(OURS);
         assert!(woken());
-        peer.stored();
+        peer.stored(OURS);
         assert!(!woken(), "it is up already, and polls before it sleeps again");
-        own.words_found();
-        own.await_words();
-        peer.stored();
+        own.words_found(0);
+        own.await_words(OURS);
+        peer.stored(OURS);
         assert!(woken(), "the next wait");
-        own.await_words();
-        own.words_found();
-        peer.stored();
+        own.await_words(OURS);
+        own.words_found(OURS);
+        peer.stored(OURS);
         assert!(woken(), "of two waits one has ended, and the other one polls first");
-        own.words_found();
-        peer.stored();
+        own.words_found(0);
+        peer.stored(OURS);
         assert!(!woken());
     }
 }

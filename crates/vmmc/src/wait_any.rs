@@ -5,6 +5,7 @@
 //! another thread takes it first. The thread sleeps in one place for all of them, as every wait of
 //! the session does (`waiting.rs`).
 
+use crate::bell::Words;
 use crate::core::{Core, End};
 use crate::endpoint::Endpoint;
 use crate::error::WaitError;
@@ -154,9 +155,8 @@ impl Core {
         let (places, fds): (Vec<usize>, Vec<PollFd<'_>>) =
             (0..).zip(&*what).filter_map(|(place, one)| Some((place, one.descriptor()?))).unzip();
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));
-        let words =
-            what.iter().any(|one| matches!(one, WaitFor::Word { .. } | WaitFor::Record(_) | WaitFor::Message(_)));
-        let words = words.then_some(TIMED_SLEEPS);
+        let regions = what.iter().fold(0, |all, one| all | one.regions());
+        let words = (regions != 0).then_some(Words { sleeps: TIMED_SLEEPS, regions });
         loop {
             // What a transfer still has to post may wait for room: not while others rely on this
             // thread to sleep.
@@ -190,6 +190,16 @@ impl Core {
 }
 
 impl<'a> WaitFor<'a> {
+    /// Regions of whose words it waits for some, as bits.
+    fn regions(&self) -> u64 {
+        match self {
+            WaitFor::Word { export, .. } => export.region_bit(),
+            WaitFor::Record(ring) => ring.export().region_bit(),
+            WaitFor::Message(endpoint) => endpoint.regions(),
+            _ => 0,
+        }
+    }
+
     fn descriptor(&self) -> Option<PollFd<'a>> {
         match self {
             WaitFor::Readable(fd) => Some(PollFd::from_borrowed_fd(*fd, PollFlags::IN)),

@@ -149,9 +149,10 @@ class Session:
     ) -> Endpoint:
         """An endpoint, to which others connect and send messages. Each sender has so many frames
         for payloads (default none, up to 64), of so many bytes (default 4096, a multiple of 8, up
-        to 65536); a longer payload takes several side by side. It has `tokens` buffers for payloads by token (default none, up to 4096), of
-        `token_bytes` (default 65536). notify gives it a fileno(). Without mappable senders of this
-        node go through the node, which then lets none of them write more than it may.
+        to 65536); a longer payload takes several side by side. It has `tokens` buffers for
+        payloads by token (default none, up to 4096), of `token_bytes` (default 65536). notify gives
+        it a fileno(). Without mappable senders of this node go through the node, which then lets
+        none of them write more than it may.
         """
     def connect(
         self, endpoint: str, *, node: str | None = None, owner: int | None = None, wait: float | None = None

@@ -98,6 +98,7 @@ impl Station {
             exporter_pid: 0,
             gate: 0,
             gate_generation: 0,
+            region: 0,
             sealed: true,
         };
         let (path, fds) = match &granted.exporter {
@@ -207,6 +208,7 @@ impl Station {
         let mut fds = vec![region, gates, bell, wake];
         grant.gate = gate.slot;
         grant.gate_generation = gate.generation;
+        grant.region = at.region.0;
         if granted.notify && writable {
             fds.push(self.pair_ring(owner, link, importer)?);
             grant.pair = true;

@@ -3,20 +3,20 @@
 //! Invariant: of those that wait, one takes answers; whoever takes one tells those whose it is with
 //! no lock held. Source: [GMS §3].
 
-use super::{Answer, Begun, Continued, Inner, Known, Landing, Outcome, Ready, Sink, Then, Waits};
+use super::{Answer, Answers, Begun, Continued, Inner, Known, Landing, Outcome, Ready, Sink, Then, Waits};
 use crate::client::Bulk;
 use crate::error::RpcError;
 use crate::limits::{
     BACKGROUND_LOOK_EVERY, BODY_BYTES_MAX, CALLS_MAX, LIVENESS_EVERY, MESSAGES_PER_LOOK, NOT_NOW_PAUSE,
 };
 use crate::pieces::{Rest, Said, add_to_result};
-use crate::wire::{self, CallId, Message, Origin, Status};
+use crate::wire::{self, CallId, Encoded, Message, Origin, Status};
 use std::collections::VecDeque;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
-use vmmc::{ByToken, Connection, Endpoint, Frame, Gather, MessageError, TokenBuffer, TokenError, WaitError};
+use vmmc::{ByToken, Connection, Frame, Gather, MessageError, TokenBuffer, TokenError, WaitError};
 use vmmc_host::{Deadline, Nanos};
 
 impl Inner {
@@ -47,7 +47,9 @@ impl Inner {
         timeout: Duration,
     ) -> Result<(), RpcError> {
         if arguments.len() + bulk.len() <= head.inline_bytes_max() {
-            let control = Message::Request { head, body: arguments }.encode_with(bulk);
+            let mut control = Encoded::default();
+            Message::Request { head, body: arguments }.encode_into(&mut control);
+            control.put(bulk);
             let sent = self.to().send_within(control.bytes(), b"", timeout);
             return sent.map_err(|error| self.not_sent(error, timeout));
         }
@@ -119,8 +121,9 @@ impl Inner {
 
     pub(super) fn poll(&self) {
         if let Ok(mut answers) = self.answers.try_lock() {
-            while let Ok(Some(message)) = answers.poll() {
-                self.take(message, NO_CALL);
+            let Answers { endpoint, message } = &mut *answers;
+            while let Ok(true) = endpoint.poll_into(message) {
+                self.take(message, NO_CALL, &mut None);
             }
             drop(answers);
             self.pass_turn();
@@ -138,21 +141,22 @@ impl Inner {
     pub(super) fn wait(&self, Begun { id, at, deadline }: Begun) -> Outcome {
         let mut until = Deadline(at + LIVENESS_EVERY).min(deadline);
         loop {
-            let outcome = match self.answers.try_lock() {
+            let mut outcome = None;
+            match self.answers.try_lock() {
                 Ok(mut answers) => {
-                    let received = self.receive(&mut answers, id, until);
+                    let received = self.receive(&mut answers, id, until, &mut outcome);
                     drop(answers);
                     self.pass_turn();
-                    received.unwrap_or_else(|error| {
+                    if let Err(error) = received {
                         self.lose(|service| RpcError::Wait { service, error: error.clone() });
-                        self.collect(id)
-                    })
+                        outcome = self.collect(id);
+                    }
                 }
                 Err(_) => {
                     self.follow(id, until);
-                    self.collect(id)
+                    outcome = self.collect(id);
                 }
-            };
+            }
             // While answers come, the clock is looked at now and then.
             if outcome.is_none() || self.unlooked.fetch_add(1, Ordering::Relaxed) >= MESSAGES_PER_LOOK {
                 self.unlooked.store(0, Ordering::Relaxed);
@@ -179,9 +183,10 @@ impl Inner {
         match self.answers.try_lock() {
             Ok(mut answers) => {
                 // Until there is an answer, or something to run: others may wait for their turn.
-                let failed = match answers.wait_by(until) {
-                    Ok(message) => {
-                        self.take(message, NO_CALL);
+                let Answers { endpoint, message } = &mut *answers;
+                let failed = match endpoint.wait_into(message, until) {
+                    Ok(()) => {
+                        self.take(message, NO_CALL, &mut None);
                         None
                     }
                     Err(WaitError::TimedOut { .. }) => None,
@@ -204,23 +209,26 @@ impl Inner {
     ///
     /// # Errors
     /// Nothing more can come.
-    fn receive(&self, answers: &mut Endpoint, id: CallId, until: Deadline) -> Result<Option<Outcome>, WaitError> {
+    #[inline]
+    fn receive(
+        &self,
+        answers: &mut Answers,
+        id: CallId,
+        until: Deadline,
+        outcome: &mut Option<Outcome>,
+    ) -> Result<(), WaitError> {
         // Another thread may have taken it just before it passed the turn.
-        if let Some(outcome) = self.collect(id) {
-            return Ok(Some(outcome));
-        }
-        loop {
-            let taken = match answers.wait_by(until) {
-                Ok(message) => self.take(message, id),
-                Err(WaitError::TimedOut { .. }) => return Ok(None),
+        *outcome = self.collect(id);
+        let Answers { endpoint, message } = answers;
+        while outcome.is_none() {
+            match endpoint.wait_into(message, until) {
+                Ok(()) if self.take(message, id, outcome) => return Ok(()),
+                Ok(()) => {}
+                Err(WaitError::TimedOut { .. }) => return Ok(()),
                 Err(error) => return Err(error),
-            };
-            match taken {
-                Taken::Own(outcome) => return Ok(Some(outcome)),
-                Taken::Continuation => return Ok(None),
-                Taken::Other => {}
             }
         }
+        Ok(())
     }
 
     /// Waits while another thread takes answers.
@@ -242,38 +250,35 @@ impl Inner {
         }
     }
 
-    /// An answer, or something that is none. That of the call `own` goes to who takes it.
-    fn take(&self, mut message: vmmc::Message, own: CallId) -> Taken {
+    /// An answer, or something that is none. That of the call `own` goes to who takes it. True: a
+    /// continuation is to run.
+    #[inline]
+    fn take(&self, message: &mut vmmc::Message, own: CallId, own_outcome: &mut Option<Outcome>) -> bool {
         let frame = message.take_payload();
         let (id, status, body) = match Message::decode(message.control()) {
             Some(Message::Answer { id, status, body }) => (id, status, body),
             Some(Message::Part { id }) => {
                 self.take_part(id, frame);
-                return Taken::Other;
+                return false;
             }
-            _ => return Taken::Other,
+            _ => return false,
         };
-        let mut own_outcome = None;
         let mut settled = Settled::default();
         let by_token = message.by_token();
         let mut said = Said { begun: Vec::new(), body, frame };
         let found = self.known().calls.settle(id, |waits| {
-            let Waits { method, buffer, in_frame, begun, sink, .. } = waits;
-            said.begun = begun;
-            let outcome = self.outcome((status, by_token), &mut said, method, buffer, in_frame);
+            said.begun = std::mem::take(&mut waits.begun);
+            let outcome = self.outcome((status, by_token), &mut said, waits);
             if id == own {
-                own_outcome = Some(outcome);
+                *own_outcome = Some(outcome);
                 return None;
             }
-            settled.sort(sink, outcome)
+            settled.sort(&mut waits.sink, outcome)
         });
-        if let Some(outcome) = own_outcome {
-            return Taken::Own(outcome);
-        }
         if found {
             let continued = !settled.continued.is_empty();
             self.tell(settled);
-            return if continued { Taken::Continuation } else { Taken::Other };
+            return continued;
         }
         if status == Status::DelegateLost {
             let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
@@ -281,7 +286,7 @@ impl Inner {
                 undelivered.push((id, said.take()));
             }
         }
-        Taken::Other
+        false
     }
 
     /// A piece of a result.
@@ -294,19 +299,19 @@ impl Inner {
     }
 
     /// What an answer says of a call that waits for it.
+    #[inline]
     fn outcome(
         &self,
         (status, by_token): (Status, Option<ByToken>),
         said: &mut Said<'_>,
-        method: u16,
-        buffer: Option<TokenBuffer>,
-        in_frame: bool,
+        waits: &mut Waits,
     ) -> Outcome {
+        let Waits { method, in_frame, .. } = *waits;
         if status != Status::Done {
             return Err(self.error_of(status, method, &said.take()));
         }
         let service = || self.service.clone();
-        let bulk = match (by_token, buffer) {
+        let bulk = match (by_token, waits.buffer.take()) {
             (None, _) => None,
             (Some(by_token), Some(buffer)) if by_token.token == buffer.token() => {
                 let len = by_token.len.map_err(|why| RpcError::BulkDropped { service: service(), why })?;
@@ -361,7 +366,7 @@ impl Inner {
                 over.push(id);
                 let after_ms = waits.timeout.as_millis() as u64;
                 let service = self.service.clone();
-                settled.sort(waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }))
+                settled.sort(&mut waits.sink, Err(RpcError::TimedOut { service, after_ms, may_have_happened: true }))
             });
             look
         };
@@ -383,7 +388,7 @@ impl Inner {
     /// Ends all calls: nobody will answer them.
     fn lose(&self, error: impl Fn(String) -> RpcError) {
         let mut settled = Settled::default();
-        self.known().calls.lose(|_, waits| settled.sort(waits.sink, Err(error(self.service.clone()))));
+        self.known().calls.lose(|_, waits| settled.sort(&mut waits.sink, Err(error(self.service.clone()))));
         self.tell(settled);
     }
 
@@ -445,8 +450,8 @@ struct Settled {
 
 impl Settled {
     /// Sorts an outcome by who gets it: gives it back if it is to be fetched.
-    fn sort(&mut self, sink: Sink, outcome: Outcome) -> Option<Outcome> {
-        match sink {
+    fn sort(&mut self, sink: &mut Sink, outcome: Outcome) -> Option<Outcome> {
+        match std::mem::replace(sink, Sink::Fetched(None)) {
             Sink::Fetched(waker) => {
                 self.woken.extend(waker);
                 self.fetched = true;
@@ -458,16 +463,6 @@ impl Settled {
             }
         }
     }
-}
-
-/// What a message was.
-enum Taken {
-    /// The outcome of the call that is waited for.
-    Own(Outcome),
-    /// That of one with a continuation.
-    Continuation,
-    /// That of another call, or no answer to one.
-    Other,
 }
 
 /// No call has it.

@@ -7,7 +7,6 @@ use super::Message;
 use super::frame::Frames;
 use super::layout::{AGREED, Head, Payload, Shape, slot_end};
 use crate::export::Export;
-use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::tokens::{ByToken, TokenPool, TokenRefused};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,10 +36,11 @@ impl Channel {
         self.memory.has_message()
     }
 
-    /// Takes the next message, which is there. None: what is there is none.
+    /// Takes the next message, which is there. False: what is there is none.
     #[inline]
-    pub(super) fn take(&mut self, tokens: Option<&TokenPool>) -> Option<Message> {
-        self.memory.take(tokens, self.from)
+    pub(super) fn take(&mut self, tokens: Option<&TokenPool>, message: &mut Message) -> bool {
+        message.from = self.from;
+        self.memory.take(tokens, message).is_some()
     }
 
     /// Whether its sender is to mark the board.
@@ -72,28 +72,30 @@ impl ChannelMemory {
         is_there(self.region.word(slot_end(self.taken) - 8).expect("a slot is in the channel"), self.taken)
     }
 
+    /// Takes the next message. None: what is there is none, and `message` is of no use.
     #[inline]
-    pub(super) fn take(&mut self, tokens: Option<&TokenPool>, from: Sender) -> Option<Message> {
+    pub(super) fn take(&mut self, tokens: Option<&TokenPool>, message: &mut Message) -> Option<()> {
         let end = slot_end(self.taken);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let head = Head::decode(head, self.shape)?;
-        let mut control = [0; CONTROL_MESSAGE_BYTES_MAX];
-        self.region.read(end - head.slot_bytes(), &mut control[..head.control]).expect("a slot is in the channel");
-        let (mut payload, mut by_token) = (None, None);
+        let control = &mut message.control[..head.control];
+        self.region.read(end - head.slot_bytes(), control).expect("a slot is in the channel");
+        message.len = head.control;
+        (message.payload, message.by_token) = (None, None);
         match head.payload {
             Payload::None => {}
-            Payload::Frames(run, bytes) => payload = Some(Frames::take(&self.frames, run, bytes)?),
+            Payload::Frames(run, bytes) => message.payload = Some(Frames::take(&self.frames, run, bytes)?),
             Payload::ByToken(len) => {
                 let mut bytes = [0; 32];
                 self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");
                 let (token, tag) = Head::token_from(&bytes);
                 let len = tokens.map_or(Err(TokenRefused::Wrong), |pool| pool.came(token, tag, len));
-                by_token = Some(ByToken { token, len });
+                message.by_token = Some(ByToken { token, len });
             }
         }
         self.taken += 1;
         agreed(&self.region).take(self.taken);
-        Some(Message { control, len: head.control, payload, by_token, from })
+        Some(())
     }
 
     fn set_quiet(&self, quiet: bool) {

@@ -368,7 +368,8 @@ impl Connection {
         token: Option<(PayloadToken, u64)>,
     ) -> Result<(), TransferError> {
         let sent = self.credit.sent();
-        let image = Image::new(control, head, token, sent + 1);
+        let mut image = Image::new();
+        image.fill(control, head, token, sent + 1);
         let quiet =
             self.channel.send_then_load(slot_end(sent) - head.slot_bytes(), image.bytes(), AGREED + QUIET_AT)?;
         self.credit.spend(match head.payload {

@@ -221,17 +221,23 @@ pub(super) struct Image {
 }
 
 impl Image {
+    /// An empty one, to be [filled](Self::fill) where it is.
+    #[inline(always)]
+    pub(super) fn new() -> Image {
+        Image { bytes: [0; SLOT_BYTES as usize], len: 0 }
+    }
+
     /// `number`: from 1; `token`, with its tag, if the payload went by one.
-    pub(super) fn new(control: &[u8], head: Head, token: Option<(PayloadToken, u64)>, number: u64) -> Image {
-        let len = head.slot_bytes() as usize;
-        let mut bytes = [0; SLOT_BYTES as usize];
+    #[inline(always)]
+    pub(super) fn fill(&mut self, control: &[u8], head: Head, token: Option<(PayloadToken, u64)>, number: u64) {
+        let (bytes, len) = (&mut self.bytes, head.slot_bytes() as usize);
+        self.len = len;
         bytes[..control.len()].copy_from_slice(control);
         if let Some((token, tag)) = token {
             bytes[len - TOKEN_BYTES - 16..len - 16].copy_from_slice(&Head::token_to(token, tag));
         }
         bytes[len - 16..len - 8].copy_from_slice(&head.encode().to_le_bytes());
         bytes[len - 8..len].copy_from_slice(&number.to_le_bytes());
-        Image { bytes, len }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -260,7 +266,8 @@ mod tests {
                 let head = Head { control, payload };
                 let token = PayloadToken { table: ExportId { slot: 3, generation: 4 }, index: 5, key: 6 << 60 };
                 let token = matches!(payload, Payload::ByToken(_)).then_some((token, 8 << 50));
-                let image = Image::new(&vec![7; control], head, token, 9);
+                let mut image = Image::new();
+                image.fill(&vec![7; control], head, token, 9);
                 let bytes = image.bytes();
                 assert_eq!(bytes.len() as u64, head.slot_bytes());
                 assert!(head.slot_bytes() <= SLOT_BYTES && head.slot_bytes() % 8 == 0);

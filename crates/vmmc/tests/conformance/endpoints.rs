@@ -4,7 +4,7 @@ use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
 use std::time::Duration;
 use vmmc::{
     AppendOptions, ByToken, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import, Kind,
-    MessageError, Path, PayloadToken, Rights, Session, TokenError, TokenRefused, WaitError, WaitFor,
+    Message, MessageError, Path, PayloadToken, Rights, Session, TokenError, TokenRefused, WaitError, WaitFor,
 };
 
 pub(super) const FRAMES: u64 = 4;
@@ -157,6 +157,37 @@ pub(crate) fn a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_t
     let frame = endpoint.wait().unwrap().take_payload().unwrap();
     drop((senders, endpoint));
     assert_eq!(frame.to_vec(), payload);
+}
+
+pub(crate) fn a_message_that_is_used_again_has_nothing_of_the_one_before(nodes: &dyn Nodes) {
+    let Ends { owner, mut endpoint, mut senders, sessions } = ends(nodes);
+    let mut message = Message::default();
+    assert!(message.control().is_empty() && message.payload().is_none() && message.by_token().is_none());
+    for (sender, session) in senders.iter_mut().zip(&sessions) {
+        let payload = pattern(FRAME_BYTES as usize, 5);
+        for round in 0..3 * FRAMES {
+            // There is a frame for each, for the next message gives the last payload back.
+            sender.send(&[round as u8; 128], &payload).unwrap();
+            endpoint.wait_into(&mut message, owner.deadline(LONG)).unwrap();
+            assert_eq!(message.control(), [round as u8; 128]);
+            assert!(message.payload().unwrap().to_vec() == payload);
+        }
+        sender.send(b"short", b"").unwrap();
+        endpoint.wait_into(&mut message, owner.deadline(LONG)).unwrap();
+        assert!(message.control() == b"short" && message.payload().is_none() && message.by_token().is_none());
+        assert!(!endpoint.poll_into(&mut message).unwrap() && message.control() == b"short", "none has come");
+        let late = endpoint.wait_into(&mut message, owner.deadline(SHORT)).unwrap_err();
+        assert!(matches!(late, WaitError::TimedOut { .. }) && message.control() == b"short", "{late}");
+
+        let before = endpoint.counts().misbehaved;
+        let Intruder { channel, .. } = intrude(nodes, session, &mut endpoint, 9, VERSION);
+        channel.send(256 + 192 - 16, &[u64::MAX.to_le_bytes(), 1u64.to_le_bytes()].concat()[..]).unwrap();
+        channel.flush().unwrap();
+        while endpoint.counts().misbehaved == before {
+            assert!(!endpoint.poll_into(&mut message).unwrap(), "that is no message");
+        }
+        assert!(message.control().is_empty() && message.payload().is_none(), "and leaves nothing behind");
+    }
 }
 
 pub(crate) fn what_a_message_was_sent_from_may_change_at_once(nodes: &dyn Nodes) {

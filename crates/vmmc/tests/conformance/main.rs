@@ -157,6 +157,7 @@ macro_rules! suite {
             endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
             endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
             endpoints: a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread,
+            endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
             endpoints: what_a_message_was_sent_from_may_change_at_once,
             endpoints: senders_that_flood_take_turns_with_the_others,
             endpoints: a_sender_that_dies_in_mid_message_leaves_nothing_half_visible,
