@@ -617,8 +617,9 @@ typedef struct vmmc_endpoint vmmc_endpoint;
 typedef struct vmmc_export vmmc_export;
 
 /**
- * A payload that has come. Its memory is the program's until the frame is freed; only then its
- * sender may use it again. A hostile sender can write it all the same.
+ * A payload that has come, in one piece: a frame of its sender, or several side by side. Its
+ * memory is the program's until it is freed; only then its sender may use it again. A hostile
+ * sender can write it all the same.
  */
 typedef struct vmmc_frame vmmc_frame;
 
@@ -1857,9 +1858,10 @@ enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuation
 
 /**
  * An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
- * of 8, up to 64 KiB. Of `options`, `name`, which must be there, `access` with its users, and
- * VMMC_EXPORT_NOTIFY count: with that it has a descriptor, vmmc_endpoint_event_fd(). The rest must
- * be 0.
+ * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must
+ * be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE count. With
+ * the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
+ * through the node, which then lets none of them write more than it may. The rest must be 0.
  */
 enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
                                       uint64_t frames,
@@ -1933,8 +1935,9 @@ enum vmmc_status vmmc_connection_open(const struct vmmc_session *session,
 /**
  * Sends a control message of up to VMMC_CONTROL_MESSAGE_BYTES_MAX bytes, and a payload of up to
  * vmmc_connection_payload_max() (0: none). Waits for room; VMMC_FULL: there was none in time, and
- * nothing was sent. Messages of a connection come in the order of these calls, each behind its
- * payload. On return both may be reused.
+ * nothing was sent. A payload that is longer than a frame waits for several side by side, which
+ * shorter ones then leave alone. Messages of a connection come in the order of these calls, each
+ * behind its payload. On return both may be reused.
  */
 enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
                                       const void *control,
@@ -1944,7 +1947,7 @@ enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
                                       int64_t timeout_us);
 
 /**
- * Bytes of payload that one message can have.
+ * Bytes of payload that one message can have: of all frames together.
  */
 enum vmmc_status vmmc_connection_payload_max(const struct vmmc_connection *connection, uint64_t *bytes);
 

@@ -3,7 +3,7 @@
 //! Invariant: one thread uses an endpoint or a connection at a time. A message is taken only when
 //! there is a handle for its payload, so none is lost for want of one.
 
-use crate::export::{VMMC_EXPORT_NOTIFY, access_of, vmmc_export_options};
+use crate::export::{VMMC_EXPORT_NOT_MAPPABLE, VMMC_EXPORT_NOTIFY, access_of, vmmc_export_options};
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
 use crate::import::{VMMC_IMPORT_OWNER, vmmc_import_options};
@@ -47,8 +47,9 @@ pub struct vmmc_connection(());
 pub(crate) struct ConnectionObject(Mutex<Connection>);
 handle!(vmmc_connection, Connection, ConnectionObject, "connection");
 
-/// A payload that has come. Its memory is the program's until the frame is freed; only then its
-/// sender may use it again. A hostile sender can write it all the same.
+/// A payload that has come, in one piece: a frame of its sender, or several side by side. Its
+/// memory is the program's until it is freed; only then its sender may use it again. A hostile
+/// sender can write it all the same.
 pub struct vmmc_frame(());
 
 /// Empty as long as it is a spare one.
@@ -156,9 +157,10 @@ impl Drop for Inbox {
 }
 
 /// An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
-/// of 8, up to 64 KiB. Of `options`, `name`, which must be there, `access` with its users, and
-/// VMMC_EXPORT_NOTIFY count: with that it has a descriptor, vmmc_endpoint_event_fd(). The rest must
-/// be 0.
+/// of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must
+/// be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE count. With
+/// the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
+/// through the node, which then lets none of them write more than it may. The rest must be 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_endpoint_create(
     session: *const vmmc_session,
@@ -201,13 +203,14 @@ unsafe fn create(
 ) -> Result<*mut vmmc_endpoint, Failure> {
     // SAFETY: the caller's options.
     let options = unsafe { options::read(options) }?;
-    known_flags(options.flags, VMMC_EXPORT_NOTIFY, "options of an endpoint")?;
+    known_flags(options.flags, VMMC_EXPORT_NOTIFY | VMMC_EXPORT_NOT_MAPPABLE, "options of an endpoint")?;
     if options.rights != 0 {
         return Err(Failure::invalid("options of an endpoint: it gives no rights; leave `rights` 0"));
     }
     // SAFETY: lists and strings of the caller's options.
     let (access, name) = unsafe { (access_of(&options)?, string(options.name, "name")?) };
     let mut builder = get(session)?.endpoint(name).frames(frames.0, frames.1).access(access);
+    builder = builder.mappable(options.flags & VMMC_EXPORT_NOT_MAPPABLE == 0);
     if let Some((count, bytes)) = tokens {
         builder = builder.tokens(count, bytes);
     }
@@ -340,8 +343,9 @@ pub unsafe extern "C" fn vmmc_connection_open(
 
 /// Sends a control message of up to VMMC_CONTROL_MESSAGE_BYTES_MAX bytes, and a payload of up to
 /// vmmc_connection_payload_max() (0: none). Waits for room; VMMC_FULL: there was none in time, and
-/// nothing was sent. Messages of a connection come in the order of these calls, each behind its
-/// payload. On return both may be reused.
+/// nothing was sent. A payload that is longer than a frame waits for several side by side, which
+/// shorter ones then leave alone. Messages of a connection come in the order of these calls, each
+/// behind its payload. On return both may be reused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_connection_send(
     connection: *const vmmc_connection,
@@ -365,7 +369,7 @@ pub unsafe extern "C" fn vmmc_connection_send(
     })
 }
 
-/// Bytes of payload that one message can have.
+/// Bytes of payload that one message can have: of all frames together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_connection_payload_max(
     connection: *const vmmc_connection,

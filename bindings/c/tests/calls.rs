@@ -288,7 +288,7 @@ fn messages_with_payloads_go_to_one_endpoint() {
         assert_eq!(vmmc_endpoint_wait(endpoint, 1000, &mut message), VMMC_TIMED_OUT);
         let orders = connect(session, endpoint, c"orders");
         must(vmmc_connection_payload_max(orders, &mut max));
-        assert_eq!(max, 4096);
+        assert_eq!(max, 8192);
         let send = |control: &[u8], payload: &[u8], timeout_us| {
             let (control_len, payload_len) = (control.len(), payload.len());
             vmmc_connection_send(
@@ -328,9 +328,25 @@ fn messages_with_payloads_go_to_one_endpoint() {
         must(vmmc_frame_free(first));
         must(send(b"again", b"more", 0));
         assert_eq!(send(&[0; VMMC_CONTROL_MESSAGE_BYTES_MAX + 1], b"", 0), VMMC_INVALID);
-        assert_eq!(send(b"", &[0; 4097], 0), VMMC_INVALID);
+        assert_eq!(send(b"", &[0; 8193], 0), VMMC_INVALID);
+        // One that is longer than a frame takes both, in one piece.
+        let (long, mut came) = ([7u8; 4097], [0u8; 4097]);
+        assert_eq!(send(b"", &long, 0), VMMC_FULL, "one of them is ours");
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        must(vmmc_frame_free(message.payload));
+        must(vmmc_frame_free(second));
+        must(send(b"", &long, SECOND_US));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        assert_eq!(message.payload_len, 4097);
+        must(vmmc_frame_read(message.payload, 0, came.as_mut_ptr().cast(), 4097));
+        assert_eq!(came, long);
+        assert_eq!(send(b"again", b"more", 0), VMMC_FULL);
+        must(vmmc_frame_free(message.payload));
+        must(send(b"again", b"more", 0));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        let second = message.payload;
         must(vmmc_endpoint_get_counts(endpoint, &mut counts));
-        assert_eq!((counts.messages, counts.accepted, counts.senders, counts.misbehaved), (3, 1, 1, 0));
+        assert_eq!((counts.messages, counts.accepted, counts.senders, counts.misbehaved), (6, 1, 1, 0));
 
         let wrong = vmmc_export_options { flags: VMMC_EXPORT_REDIRECTABLE, ..options };
         assert_eq!(vmmc_endpoint_create(session, 2, 4096, &wrong, &mut other), VMMC_INVALID);
@@ -342,6 +358,17 @@ fn messages_with_payloads_go_to_one_endpoint() {
         must(vmmc_endpoint_free(endpoint));
         assert_eq!(send(b"late", b"", 0), VMMC_REVOKED, "{}", crate::common::message());
         must(vmmc_connection_free(orders));
+        // Through the node.
+        let unmapped = vmmc_export_options { flags: VMMC_EXPORT_NOT_MAPPABLE, ..options };
+        must(vmmc_endpoint_create(session, 2, 4096, &unmapped, &mut endpoint));
+        let orders = connect(session, endpoint, c"orders");
+        must(vmmc_connection_send(orders, null(), 0, long.as_ptr().cast(), long.len(), SECOND_US));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        must(vmmc_frame_read(message.payload, 0, came.as_mut_ptr().cast(), came.len()));
+        assert_eq!(came, long);
+        must(vmmc_frame_free(message.payload));
+        must(vmmc_connection_free(orders));
+        must(vmmc_endpoint_free(endpoint));
         // A payload outlives its endpoint.
         must(vmmc_frame_read(second, 0, letter.as_mut_ptr().cast(), 4));
         assert_eq!(&letter[..4], b"more");

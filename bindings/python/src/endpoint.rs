@@ -62,6 +62,7 @@ pub(crate) struct EndpointOptions<'a> {
     pub(crate) tokens: Option<(u64, u64)>,
     pub(crate) access: Option<&'a Bound<'a, PyAny>>,
     pub(crate) notify: bool,
+    pub(crate) mappable: bool,
 }
 
 fn lock<'a, T>(object: &'a Mutex<Option<T>>, what: &str) -> PyResult<MutexGuard<'a, Option<T>>> {
@@ -101,7 +102,8 @@ impl Endpoint {
         name: &str,
         options: EndpointOptions<'_>,
     ) -> PyResult<Endpoint> {
-        let mut builder = session.endpoint(name).notify(options.notify).frames(options.frames, options.frame_bytes);
+        let mut builder = session.endpoint(name).notify(options.notify).mappable(options.mappable);
+        builder = builder.frames(options.frames, options.frame_bytes);
         if let Some(who) = options.access {
             builder = builder.access(export::access(who)?);
         }
@@ -238,7 +240,7 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Bytes of payload that one message can have.
+    /// Bytes of payload that one message can have: of all frames together.
     #[getter]
     fn payload_max(&self) -> u64 {
         self.payload_max

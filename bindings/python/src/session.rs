@@ -90,7 +90,7 @@ impl Session {
     }
 
     /// An endpoint, to which others connect and send messages.
-    #[pyo3(signature = (name, *, frames=None, frame_bytes=None, tokens=None, token_bytes=None, access=None, notify=false))]
+    #[pyo3(signature = (name, *, frames=None, frame_bytes=None, tokens=None, token_bytes=None, access=None, notify=false, mappable=true))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn endpoint(
         &self,
@@ -102,10 +102,12 @@ impl Session {
         #[pyo3(from_py_with = natural_or_none)] token_bytes: Option<u64>,
         access: Option<&Bound<'_, PyAny>>,
         notify: bool,
+        mappable: bool,
     ) -> PyResult<Endpoint> {
         let (frames, frame_bytes) = (frames.unwrap_or(0), frame_bytes.unwrap_or(4096));
         let tokens = tokens.map(|count| (count, token_bytes.unwrap_or(64 << 10)));
-        Endpoint::make(py, &self.inner, name, EndpointOptions { frames, frame_bytes, tokens, access, notify })
+        let options = EndpointOptions { frames, frame_bytes, tokens, access, notify, mappable };
+        Endpoint::make(py, &self.inner, name, options)
     }
 
     /// Connects to an endpoint, whose owner has to poll or wait meanwhile.

@@ -136,7 +136,7 @@ class Moving(Case):
             with self.assertRaises(vmmc.NotAllowed):
                 endpoint.fileno()
             orders = self.connect(endpoint)
-            self.assertEqual((orders.endpoint, orders.payload_max, endpoint.senders), ("orders", 4096, 1))
+            self.assertEqual((orders.endpoint, orders.payload_max, endpoint.senders), ("orders", 8192, 1))
             orders.send(b"two, please", b"a long letter")
             orders.flush()
             self.assertEqual(orders.outstanding(), 1)
@@ -163,10 +163,18 @@ class Moving(Case):
             orders.send(b"more", b"x", at_once=True)
             with endpoint.wait().payload as last:
                 self.assertEqual(bytes(last), b"x")
-            for control, payload in ((b"x" * 129, None), (b"", b"x" * 4097)):
+            for control, payload in ((b"x" * 129, None), (b"", b"x" * 8193)):
                 with self.assertRaises(vmmc.Invalid):
                     orders.send(control, payload)
-            expected = {"messages": 4, "accepted": 1, "refused": 0, "misbehaved": 0}
+            # One that is longer than a frame takes both, in one piece.
+            orders.send(b"long", bytes(range(256)) * 20)
+            with endpoint.wait().payload as long:
+                self.assertEqual(bytes(long), bytes(range(256)) * 20)
+                with self.assertRaises(vmmc.Full):
+                    orders.send(b"more", b"x", at_once=True)
+            orders.send(b"more", b"x", at_once=True)
+            endpoint.wait()
+            expected = {"messages": 6, "accepted": 1, "refused": 0, "misbehaved": 0}
             self.assertEqual(endpoint.counts(), expected)
             with self.assertRaises(vmmc.NameTaken):
                 self.session.endpoint("orders")
@@ -179,6 +187,9 @@ class Moving(Case):
             orders.send(b"later")
         with self.assertRaises(vmmc.UnknownName):
             self.session.connect("orders")
+        with self.session.endpoint("orders", frames=2, mappable=False) as endpoint:
+            self.connect(endpoint).send(b"through the node", b"a long letter")
+            self.assertEqual(bytes(endpoint.wait(PATIENCE_S).payload), b"a long letter")
 
     def test_payloads_by_token_land_in_their_buffers_or_say_why_not(self) -> None:
         with self.session.endpoint("answers", tokens=2, token_bytes=4096) as endpoint:

@@ -4,8 +4,8 @@
 //! ```text
 //!   sender                                    owner
 //!   ──────                                    ─────
-//!   Credit::room: a slot, a frame?            is_there(number)?
-//!   frame, slot, number  ───────────────────▶ reads them
+//!   Credit::room: a slot, frames?             is_there(number)?
+//!   frames, slot, number ───────────────────▶ reads them
 //!   must_mark(quiet)? marks the board         gives back slot, frame
 //!   Credit::hear  ◀────────────────────────── taken, given back
 //!                                             sleep: set_quiet, look once more
@@ -14,10 +14,14 @@
 //! They are plain atomics in one file so that loom explores them (run the tests with `--cfg loom`).
 //!
 //! Invariants: a slot or frame is written only when its last reader is done; an owner that has
-//! found nothing after it became quiet is told of the next message. What the owner says of credit
-//! is a claim: it can harm its own messages only. Source: [GMS §2] send ring, receive ring.
+//! found nothing after it became quiet is told of the next message. A payload of several frames
+//! that found no room is kept a run, which no shorter one uses. What the owner says of credit is a
+//! claim: it can harm its own messages only. Source: [GMS §2] send ring, receive ring.
+
+mod runs;
 
 use crate::atomics::{AtomicU64, Ordering, fence};
+pub use runs::Run;
 
 crate::words! {
     /// The head of a channel: what its owner writes, and its sender reads.
@@ -44,10 +48,10 @@ impl ChannelWords {
         self.taken.store(messages, Ordering::Release);
     }
 
-    /// The owner has read a frame to its end.
+    /// The owner has read a payload to its end, so its frames are free, all at once.
     #[inline]
-    pub fn give_back(&self, frame: u64) {
-        self.given_back.fetch_xor(1 << frame, Ordering::Release);
+    pub fn give_back(&self, run: Run) {
+        self.given_back.fetch_xor(run.mask(), Ordering::Release);
     }
 
     /// The owner polls the channel, or will not. After that it looks once more: the sender stores a
@@ -97,12 +101,14 @@ pub struct Credit {
     /// back.
     used: u64,
     given_back: u64,
+    /// Kept for a payload of as many frames that found no room: shorter ones use others.
+    kept: Option<Run>,
 }
 
 impl Credit {
     /// For a channel of so many slots, and frames, up to 64.
     pub fn new(slots: u64, frames: u64) -> Credit {
-        Credit { slots, frames, sent: 0, taken: 0, used: 0, given_back: 0 }
+        Credit { slots, frames, sent: 0, taken: 0, used: 0, given_back: 0, kept: None }
     }
 
     /// Messages sent.
@@ -111,17 +117,53 @@ impl Credit {
         self.sent
     }
 
-    /// Room for a message, as far as was heard: the frame for its payload, if it is to have one.
+    /// Room for a message, as far as was heard: where its payload goes, which takes so many frames
+    /// side by side, up to all of them.
     #[inline]
-    pub fn room(&self, payload: bool) -> Option<Option<u64>> {
+    pub fn room(&self, frames: u64) -> Option<Option<Run>> {
         if self.outstanding() >= self.slots {
             return None;
         }
-        if !payload {
-            return Some(None);
+        match frames {
+            0 => Some(None),
+            1 => {
+                // From the lowest on, so that long ones find room above.
+                let frame = u64::from(self.free_for(1).trailing_zeros());
+                (frame < self.frames).then_some(Some(Run { first: frame, count: 1 }))
+            }
+            _ => Run::highest_in(self.free_for(frames) & self.all(), frames).map(Some),
         }
-        let frame = u64::from((!(self.used ^ self.given_back)).trailing_zeros());
-        (frame < self.frames).then_some(Some(frame))
+    }
+
+    /// Frames that a payload of so many may use; bits of frames that do not exist are set too.
+    #[inline]
+    fn free_for(&self, frames: u64) -> u64 {
+        let kept = self.kept.filter(|run| run.count > frames).map_or(0, Run::mask);
+        !(self.used ^ self.given_back | kept)
+    }
+
+    fn all(&self) -> u64 {
+        if self.frames == 0 { 0 } else { Run { first: 0, count: self.frames }.mask() }
+    }
+
+    /// Keeps a run for a payload of so many frames, 2 or more, which found no room: the one that
+    /// needs fewest frames back. False: one is kept already for a longer one, which comes first.
+    pub fn keep(&mut self, frames: u64) -> bool {
+        let longest = self.kept.map_or(0, |run| run.count);
+        if frames > longest {
+            self.kept = Run::fullest_in(!(self.used ^ self.given_back), self.frames, frames);
+        }
+        frames >= longest
+    }
+
+    /// Whether a run is kept.
+    pub fn keeps(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Keeps none any more: nobody has asked for it for long.
+    pub fn keep_none(&mut self) {
+        self.kept = None;
     }
 
     /// Messages that the owner had not taken when it was last heard.
@@ -130,11 +172,15 @@ impl Credit {
         self.sent - self.taken
     }
 
-    /// A message was sent, with its payload in that frame.
+    /// A message was sent, with its payload in those frames.
     #[inline]
-    pub fn spend(&mut self, frame: Option<u64>) {
+    pub fn spend(&mut self, run: Option<Run>) {
         self.sent += 1;
-        self.used ^= frame.map_or(0, |frame| 1 << frame);
+        let Some(run) = run else { return };
+        self.used ^= run.mask();
+        if self.kept.is_some_and(|kept| run.count >= kept.count) {
+            self.kept = None;
+        }
     }
 
     /// What the owner says of messages taken, and of frames given back: two words that were just
@@ -154,6 +200,7 @@ mod tests;
 #[cfg(all(test, not(loom)))]
 mod plain {
     use super::*;
+    use std::collections::VecDeque;
 
     #[test]
     fn a_lying_owner_gives_no_more_room_than_there_is() {
@@ -165,10 +212,14 @@ mod plain {
                 let most = if rng.below(2) == 0 { 8 } else { u64::MAX };
                 credit.hear([rng.below(most), rng.below(most)]);
                 assert!(credit.taken <= credit.sent && credit.sent - credit.taken <= slots);
-                let payload = rng.below(2) == 0;
-                let Some(frame) = credit.room(payload) else { continue };
-                assert!(frame.is_some() == payload && frame.is_none_or(|frame| frame < frames));
-                credit.spend(frame);
+                let wanted = rng.below(4.min(frames + 1));
+                let Some(run) = credit.room(wanted) else {
+                    _ = wanted > 1 && credit.keep(wanted);
+                    continue;
+                };
+                assert!(run.map_or(0, |run| run.count) == wanted);
+                assert!(run.is_none_or(|run| run.first + run.count <= frames));
+                credit.spend(run);
             }
         }
     }
@@ -179,16 +230,62 @@ mod plain {
         let mut credit = Credit::new(100, 64);
         for round in 0..3 {
             for frame in 0..64 {
-                assert_eq!(credit.room(true), Some(Some(frame)));
-                credit.spend(Some(frame));
+                assert_eq!(credit.room(1), Some(Some(Run { first: frame, count: 1 })));
+                credit.spend(credit.room(1).unwrap());
             }
-            assert_eq!(credit.room(true), None);
-            assert_eq!(credit.room(false), Some(None));
+            assert_eq!(credit.room(1), None);
+            assert_eq!(credit.room(0), Some(None));
             credit.hear(words.credit());
-            assert_eq!((credit.room(true), credit.outstanding()), (None, 64), "nothing was taken");
-            (0..64).for_each(|frame| words.give_back(frame));
+            assert_eq!((credit.room(1), credit.outstanding()), (None, 64), "nothing was taken");
+            (0..64).for_each(|first| words.give_back(Run { first, count: 1 }));
             words.take(64 * (round + 1));
             credit.hear(words.credit());
         }
+    }
+
+    #[test]
+    fn a_long_payload_does_not_starve_behind_short_ones() {
+        for keeps in [true, false] {
+            let words = ChannelWords::default();
+            let mut credit = Credit::new(u64::MAX, 4);
+            let (mut held, mut short, mut tries) = (VecDeque::new(), 0, 0);
+            let sent = loop {
+                // A short one as often as there is room, and one payload comes back.
+                while let Some(Some(run)) = credit.room(1).filter(|_| held.len() < 3) {
+                    credit.spend(Some(run));
+                    held.push_back(run);
+                    short += 1;
+                }
+                words.give_back(held.pop_front().expect("it has sent some"));
+                credit.hear(words.credit());
+                tries += 1;
+                match credit.room(3) {
+                    Some(run) => break run,
+                    None if tries > 100 => break None,
+                    // One that is shorter, but long, does not take its place.
+                    None if keeps => assert!(credit.keep(3) && !credit.keep(2)),
+                    None => {}
+                }
+            };
+            assert_eq!((sent.is_some(), short > 3), (keeps, true), "after {tries} tries and {short} short ones");
+            credit.spend(sent);
+            assert!(!credit.keeps());
+        }
+    }
+
+    #[test]
+    fn a_run_that_nobody_asks_for_any_more_is_free_for_all() {
+        let words = ChannelWords::default();
+        let mut credit = Credit::new(100, 2);
+        let run = credit.room(1).unwrap().unwrap();
+        credit.spend(Some(run));
+        assert!(credit.room(2).is_none() && credit.keep(2));
+        assert_eq!(credit.room(1), None, "the other frame is kept");
+        words.give_back(run);
+        credit.hear(words.credit());
+        assert_eq!(credit.room(1), None, "both are");
+        assert_eq!(credit.room(2), Some(Some(Run { first: 0, count: 2 })));
+        credit.keep_none();
+        assert_eq!(credit.room(1), Some(Some(Run { first: 0, count: 1 })));
     }
 }

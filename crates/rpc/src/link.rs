@@ -60,7 +60,7 @@ impl Answer {
     /// result goes before a bulk result.
     fn send(&mut self, connection: &mut Connection) -> Result<(), MessageError> {
         let Answer { id, control, result, gone, bulk } = self;
-        let most = connection.payload_bytes_max() as usize;
+        let most = connection.frame_bytes() as usize;
         let last = if bulk.is_some() { 0 } else { most };
         while let Some(id) = id.filter(|_| most > 0 && result.len() - *gone > last) {
             let piece = &result[*gone..][..most.min(result.len() - *gone)];
@@ -184,7 +184,7 @@ impl Link {
         }
         let direct = out.waiting.is_empty();
         if let Some(connection) = out.connection.as_mut() {
-            let most = connection.payload_bytes_max() as usize;
+            let most = connection.frame_bytes() as usize;
             if most == 0 && !result.is_empty() {
                 return false;
             }

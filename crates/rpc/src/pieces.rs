@@ -1,7 +1,9 @@
 //! Bodies that are longer than a message carries: cut into pieces, and put together.
 //!
 //! Invariant: what comes in pieces is bounded, for each caller and for all; of a call that finds no
-//! room nothing is kept. Source: [GMS §2], whose payloads are of one frame.
+//! room nothing is kept. A piece is of one frame: a payload of several would wait for frames side
+//! by side, which handlers and callers that keep others may not leave. Source: [GMS §2], whose
+//! payloads are of one frame.
 
 use crate::call::BulkArgument;
 use crate::limits::{BODY_BYTES_MAX, COLLECTED_BYTES_MAX};

@@ -74,6 +74,7 @@ pub struct Endpoint {
     session: Session,
     name: String,
     access: Access,
+    mappable: bool,
     shape: Shape,
     /// The descriptor for event loops, for which senders notify.
     watched: Option<Watched>,
@@ -669,7 +670,8 @@ impl Endpoint {
         let region = Region::create(welcome.shape.channel_bytes()).map_err(memory)?;
         region.write(WELCOME, &welcome.to_bytes()).expect("the head is in the channel");
         let builder: ExportBuilder = self.session.export_region(region.clone());
-        let export = builder.name(&name).access(self.access.clone()).rights(Rights::READ | Rights::WRITE).create()?;
+        let builder = builder.name(&name).access(self.access.clone()).mappable(self.mappable);
+        let export = builder.rights(Rights::READ | Rights::WRITE).create()?;
         Ok((export, region))
     }
 

@@ -122,6 +122,9 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 128;
 pub const ENDPOINT_SLOTS: u64 = 64;
 /// Frames of one sender: a word has a bit for each.
 pub const ENDPOINT_FRAMES_MAX: u64 = 64;
+/// How long frames are kept for a payload of several that found no room, after it was tried last:
+/// longer than a waiting sender pauses, or a server that pushes its answers.
+pub const RUN_KEPT: Duration = Duration::from_millis(50);
 /// Bytes of a frame.
 pub const FRAME_BYTES_MAX: u64 = 64 << 10;
 /// Token tables of an endpoint: those that senders who died in mid-payload have filled are

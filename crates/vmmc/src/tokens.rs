@@ -325,6 +325,7 @@ pub struct TokenPool {
     session: Session,
     endpoint: String,
     access: Access,
+    mappable: bool,
     tables: Arc<Mutex<Pooled>>,
 }
 
@@ -338,14 +339,14 @@ impl TokenPool {
     pub(crate) fn new(
         session: &Session,
         endpoint: &str,
-        access: &Access,
+        (access, mappable): (&Access, bool),
         count: u64,
         bytes: u64,
     ) -> Result<TokenPool, ExportError> {
-        let table = session.token_table(count, bytes).access(access.clone()).create()?;
+        let table = session.token_table(count, bytes).access(access.clone()).mappable(mappable).create()?;
         let (session, endpoint, access) = (session.clone(), endpoint.to_string(), access.clone());
         let pooled = Pooled { tables: vec![table], regions: Vec::new() };
-        Ok(TokenPool { session, endpoint, access, tables: Arc::new(Mutex::new(pooled)) })
+        Ok(TokenPool { session, endpoint, access, mappable, tables: Arc::new(Mutex::new(pooled)) })
     }
 
     /// As [`Endpoint::token_buffer`](crate::Endpoint::token_buffer).
@@ -366,8 +367,8 @@ impl TokenPool {
             return Err(TokenError::InUse { endpoint: endpoint(), count });
         }
         // Senders that died in mid-payload have it: a new one is in its place.
-        let table = self.session.token_table(count, bytes).access(self.access.clone()).create();
-        let table = table.map_err(|error| TokenError::Table(Box::new(error)))?;
+        let table = self.session.token_table(count, bytes).access(self.access.clone()).mappable(self.mappable);
+        let table = table.create().map_err(|error| TokenError::Table(Box::new(error)))?;
         tables.retain(|table| Arc::strong_count(&table.table) > 1);
         let armed = table.arm()?;
         tables.push(table);
@@ -392,8 +393,8 @@ impl TokenPool {
             return Err(too_many());
         }
         // Not under the lock, which every payload takes.
-        let region = self.session.token_region(ranges, bytes).access(self.access.clone()).create();
-        let region = region.map_err(|error| TokenError::Table(Box::new(error)))?;
+        let region = self.session.token_region(ranges, bytes).access(self.access.clone()).mappable(self.mappable);
+        let region = region.create().map_err(|error| TokenError::Table(Box::new(error)))?;
         let mut pooled = self.pooled();
         if full(&mut pooled) {
             return Err(too_many());

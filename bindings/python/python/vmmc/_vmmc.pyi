@@ -145,11 +145,14 @@ class Session:
         token_bytes: int | None = None,
         access: Literal["same user", "anyone"] | Sequence[int] | None = None,
         notify: bool = False,
+        mappable: bool = True,
     ) -> Endpoint:
         """An endpoint, to which others connect and send messages. Each sender has so many frames
         for payloads (default none, up to 64), of so many bytes (default 4096, a multiple of 8, up
-        to 65536). It has `tokens` buffers for payloads by token (default none, up to 4096), of
-        `token_bytes` (default 65536). notify gives it a fileno().
+        to 65536); a longer payload takes several side by side. It has `tokens` buffers for
+        payloads by token (default none, up to 4096), of `token_bytes` (default 65536). notify gives
+        it a fileno(). Without mappable senders of this node go through the node, which then lets
+        none of them write more than it may.
         """
     def connect(
         self, endpoint: str, *, node: str | None = None, owner: int | None = None, wait: float | None = None
@@ -641,7 +644,7 @@ class Connection:
         """Name of the endpoint."""
     @property
     def payload_max(self) -> int:
-        """Bytes of payload that one message can have."""
+        """Bytes of payload that one message can have: of all frames together."""
     def send(
         self, control: _Bytes, payload: _Bytes | None = None, *, at_once: bool = False, timeout: float | None = None
     ) -> None:

@@ -66,7 +66,7 @@ impl Inner {
         let deadline = self.clock.deadline(timeout);
         // Until all is sent nobody else sends here, so that pieces follow each other.
         let mut to = self.to();
-        let most = to.payload_bytes_max() as usize;
+        let most = to.frame_bytes() as usize;
         let mut rest = Rest(body.iter().copied().filter(|part| !part.is_empty()).collect());
         let mut send = |control: &[u8], pieces: &[&[u8]]| {
             let left = deadline.left(self.now()).unwrap_or_default();

@@ -19,6 +19,7 @@ pub struct EndpointBuilder {
     session: Session,
     name: String,
     access: Access,
+    mappable: bool,
     shape: Shape,
     notify: bool,
     tokens: Option<(u64, u64)>,
@@ -31,6 +32,7 @@ impl EndpointBuilder {
             session,
             name: name.to_string(),
             access: Access::default(),
+            mappable: true,
             shape,
             notify: false,
             tokens: None,
@@ -38,7 +40,8 @@ impl EndpointBuilder {
     }
 
     /// Frames for payloads: so many for each sender, up to 64, of so many bytes, a multiple of 8 up
-    /// to 64 KiB. Default none. Each sender costs their memory.
+    /// to 64 KiB. Default none. Each sender costs their memory. A payload that is longer than a
+    /// frame takes several, up to all, side by side.
     pub fn frames(mut self, count: u64, bytes: u64) -> Self {
         self.shape = Shape { frames: count, frame_bytes: bytes };
         self
@@ -47,6 +50,15 @@ impl EndpointBuilder {
     /// Who may connect; default processes of the same user.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
+        self
+    }
+
+    /// Whether senders of this node may map what they send to; default true. Without, they go
+    /// through the engine, as those of other nodes do: it holds each send against the sender's
+    /// rights, and each payload by token against the table, and none of them has the memory once
+    /// the endpoint has ended. Then their messages take the time of the node.
+    pub fn mappable(mut self, mappable: bool) -> Self {
+        self.mappable = mappable;
         self
     }
 
@@ -69,15 +81,16 @@ impl EndpointBuilder {
     /// # Errors
     /// [`ExportError`]. [`ExportError::Frames`]: there are no such frames.
     pub fn create(self) -> Result<Endpoint, ExportError> {
-        let EndpointBuilder { session, name, access, shape, notify, tokens } = self;
+        let EndpointBuilder { session, name, access, mappable, shape, notify, tokens } = self;
         let Shape { frames, frame_bytes } = shape;
         let some = frames == 0 || frame_bytes > 0 && frame_bytes % 8 == 0;
         if frames > ENDPOINT_FRAMES_MAX || frame_bytes > FRAME_BYTES_MAX || !some {
             return Err(ExportError::Frames { name, count: frames, bytes: frame_bytes });
         }
-        let pool = |(count, bytes)| TokenPool::new(&session, &name, &access, count, bytes);
+        let pool = |(count, bytes)| TokenPool::new(&session, &name, (&access, mappable), count, bytes);
         let tokens = tokens.map(pool).transpose()?;
-        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).notify(notify).create()?;
+        let board = session.export(ENDPOINT_SENDERS_MAX as u64).access(access.clone()).mappable(mappable);
+        let board = board.notify(notify).create()?;
         let calls = session.ring(ENDPOINT_CALLS_BYTES).name(&name).access(access.clone()).notify(notify).create()?;
         let watch = || session.core().watch(&[board.id(), calls.export().id()]);
         let watched = notify.then(watch).transpose();
@@ -89,6 +102,7 @@ impl EndpointBuilder {
             session,
             name,
             access,
+            mappable,
             shape,
             watched,
             calls,

@@ -84,7 +84,7 @@ impl ChannelMemory {
         (message.payload, message.by_token) = (None, None);
         match head.payload {
             Payload::None => {}
-            Payload::Frame(index, bytes) => message.payload = Some(Frames::take(&self.frames, index, bytes)?),
+            Payload::Frames(run, bytes) => message.payload = Some(Frames::take(&self.frames, run, bytes)?),
             Payload::ByToken(len) => {
                 let mut bytes = [0; 32];
                 self.region.read(end - Head::TOKEN_BEFORE_END, &mut bytes).expect("a slot is in the channel");

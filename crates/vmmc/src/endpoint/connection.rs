@@ -11,7 +11,7 @@ use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONNECTION_TABLES_MAX, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS,
-    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER,
+    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER, RUN_KEPT,
 };
 use crate::session::Session;
 use crate::source::Source;
@@ -19,7 +19,7 @@ use crate::tokens::PayloadToken;
 use std::collections::VecDeque;
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
-use vmmc_host::credit::{Credit, QUIET_AT, TAKEN_AT};
+use vmmc_host::credit::{Credit, QUIET_AT, Run, TAKEN_AT};
 use vmmc_host::{Deadline, Nanos};
 use vmmc_nic::{ExportId, Rights};
 
@@ -44,6 +44,8 @@ pub struct Connection {
     notify: bool,
     /// What may be sent.
     credit: Credit,
+    /// When a payload that a run of frames is kept for was tried last.
+    kept_at: Nanos,
     /// Token tables of the endpoint that payloads went to last.
     tables: VecDeque<Import>,
 }
@@ -139,6 +141,7 @@ impl ConnectionBuilder {
             marked_at: Nanos::default(),
             notify: welcome.notify,
             credit: Credit::new(ENDPOINT_SLOTS, welcome.shape.frames),
+            kept_at: Nanos::default(),
             tables: VecDeque::new(),
         })
     }
@@ -169,8 +172,15 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Bytes of payload that one message can have, 0 if the endpoint takes none.
+    /// Bytes of payload that one message can have: of all frames together; 0 if the endpoint takes
+    /// none.
     pub fn payload_bytes_max(&self) -> u64 {
+        self.shape.payload_bytes_max()
+    }
+
+    /// Bytes of one frame, 0 if the endpoint has none. A payload that is longer takes several side
+    /// by side, and waits until so many are free there.
+    pub fn frame_bytes(&self) -> u64 {
         if self.shape.frames == 0 { 0 } else { self.shape.frame_bytes }
     }
 
@@ -182,6 +192,11 @@ impl Connection {
     /// Sends a control message of up to 128 bytes, and a payload (`b""`: none), and waits the
     /// session's timeout for room. On return both have been copied, or are on their way; messages
     /// come in the order of these calls, each behind its payload.
+    ///
+    /// A payload that is longer than a frame takes several side by side. If it finds none such, it
+    /// has some kept for it, which shorter payloads leave alone until it was sent, or has not been
+    /// tried for [`RUN_KEPT`](crate::limits::RUN_KEPT): so it waits for those frames that the owner
+    /// has, and for no later message.
     ///
     /// # Errors
     /// [`MessageError`]: nothing was sent. Between nodes a connection that has broken is told by a
@@ -209,11 +224,12 @@ impl Connection {
             let (endpoint, max) = (self.endpoint.clone(), self.payload_bytes_max());
             return Err(MessageError::PayloadTooLong { endpoint, len, max });
         }
-        let frame = match self.credit.room(len > 0) {
-            Some(frame) => frame,
-            None => self.wait_for_room(len > 0, timeout)?,
+        let frames = if len == 0 { 0 } else { self.shape.frames_of(len) };
+        let run = match self.credit.room(frames) {
+            Some(run) => run,
+            None => self.wait_for_room(frames, timeout)?,
         };
-        let sent = self.put(control, payload, frame.map(|frame| (frame, len)));
+        let sent = self.put(control, payload, run.map(|run| (run, len)));
         sent.map_err(|error| self.transfer_error(error))
     }
 
@@ -249,8 +265,8 @@ impl Connection {
         if control.len() > CONTROL_MESSAGE_BYTES_MAX {
             return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
         }
-        if self.credit.room(false).is_none() {
-            self.wait_for_room(false, timeout)?;
+        if self.credit.room(0).is_none() {
+            self.wait_for_room(0, timeout)?;
         }
         let (tag, len) = (self.number.wrapping_add(self.credit.sent()), payload.len_bytes());
         self.put_by_token(token, tag, payload)?;
@@ -336,12 +352,12 @@ impl Connection {
         &mut self,
         control: &[u8],
         payload: impl Source<'a>,
-        frame: Option<(u64, u64)>,
+        into: Option<(Run, u64)>,
     ) -> Result<(), TransferError> {
-        if let Some((index, _)) = frame {
-            self.channel.send(self.shape.frame(index), payload)?;
+        if let Some((run, _)) = into {
+            self.channel.send(self.shape.frame(run.first), payload)?;
         }
-        let payload = frame.map_or(Payload::None, |(index, bytes)| Payload::Frame(index, bytes));
+        let payload = into.map_or(Payload::None, |(run, bytes)| Payload::Frames(run, bytes));
         self.put_message(control, Head { control: control.len(), payload }, None)
     }
 
@@ -357,7 +373,7 @@ impl Connection {
         let quiet =
             self.channel.send_then_load(slot_end(sent) - head.slot_bytes(), image.bytes(), AGREED + QUIET_AT)?;
         self.credit.spend(match head.payload {
-            Payload::Frame(index, _) => Some(index),
+            Payload::Frames(run, _) => Some(run),
             Payload::None | Payload::ByToken(_) => None,
         });
         match quiet {
@@ -392,16 +408,22 @@ impl Connection {
         Ok(())
     }
 
-    fn wait_for_room(&mut self, payload: bool, timeout: Duration) -> Result<Option<u64>, MessageError> {
+    /// Waits for room for a message, with a payload of so many frames.
+    fn wait_for_room(&mut self, frames: u64, timeout: Duration) -> Result<Option<Run>, MessageError> {
         let core = self.session.core().clone();
         let deadline = core.deadline(timeout);
         let mut pause = FULL_RETRY_MIN;
         loop {
             self.ask().map_err(|error| self.transfer_error(error))?;
-            if let Some(frame) = self.credit.room(payload) {
-                return Ok(frame);
+            let now = core.waiting.waiter.now();
+            self.forget_kept(now);
+            if let Some(run) = self.credit.room(frames) {
+                return Ok(run);
             }
-            if deadline.left(core.waiting.waiter.now()).is_none_or(|left| left.is_zero()) {
+            if frames > 1 && self.credit.keep(frames) {
+                self.kept_at = now;
+            }
+            if deadline.left(now).is_none_or(|left| left.is_zero()) {
                 let after_ms = timeout.as_millis() as u64;
                 return Err(MessageError::Full { endpoint: self.endpoint.clone(), after_ms });
             }
@@ -409,6 +431,13 @@ impl Connection {
             let again: Deadline = core.deadline(pause).min(deadline);
             let _ = core.wait_unannounced(again, || None::<()>);
             pause = (pause * 2).min(FULL_RETRY_MAX);
+        }
+    }
+
+    /// Keeps no frames for a long payload that nobody sends any more.
+    fn forget_kept(&mut self, now: Nanos) {
+        if self.credit.keeps() && now.since(self.kept_at) >= RUN_KEPT {
+            self.credit.keep_none();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Payloads that have come: each is a frame of its sender's channel, the program's until it gives
-//! it back by dropping it.
+//! Payloads that have come: each is a frame of its sender's channel, or several side by side, the
+//! program's until it gives them back by dropping it.
 //!
 //! Invariant: a frame is held by one [`Frame`] at most; its sender may use it again when its bit
 //! changes, which happens when that is dropped. The bytes are memory that the sender can write at
@@ -11,6 +11,7 @@ use crate::error::AccessError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc_host::Region;
+use vmmc_host::credit::Run;
 
 /// The frames of a channel.
 #[derive(Debug)]
@@ -26,21 +27,27 @@ impl Frames {
         Frames { region, shape, held: AtomicU64::new(0) }
     }
 
-    /// A frame with a payload. None: the program has it, so its sender may not use it.
-    pub(super) fn take(frames: &Arc<Frames>, index: u64, bytes: u64) -> Option<Frame> {
-        let bit = 1 << index;
-        let held = frames.held.fetch_or(bit, Ordering::Relaxed);
-        (held & bit == 0).then(|| Frame { frames: frames.clone(), index, bytes })
+    /// The frames of a payload. None: the program has some of them, so their sender may not use
+    /// them. One thread at a time takes.
+    #[inline]
+    pub(super) fn take(frames: &Arc<Frames>, run: Run, bytes: u64) -> Option<Frame> {
+        let mask = run.mask();
+        // Others can only give some back meanwhile.
+        if frames.held.load(Ordering::Relaxed) & mask != 0 {
+            return None;
+        }
+        frames.held.fetch_or(mask, Ordering::Relaxed);
+        Some(Frame { frames: frames.clone(), run, bytes })
     }
 }
 
-/// A payload that has come. Its memory is the program's until this is dropped; only then the sender
-/// may use it for the next one. A hostile sender can write it all the same: copy what must not
-/// change before you check it.
+/// A payload that has come, in one piece: a frame, or as many side by side as it is long. Its
+/// memory is the program's until this is dropped; only then the sender may use it for the next one.
+/// A hostile sender can write it all the same: copy what must not change before you check it.
 #[derive(Debug)]
 pub struct Frame {
     frames: Arc<Frames>,
-    index: u64,
+    run: Run,
     bytes: u64,
 }
 
@@ -64,7 +71,7 @@ impl Frame {
         if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
             return Err(AccessError::OutOfBounds { offset, len, size: self.bytes });
         }
-        let start = self.frames.shape.frame(self.index);
+        let start = self.frames.shape.frame(self.run.first);
         self.frames.region.read(start + offset, into).expect("a frame is in the channel");
         Ok(())
     }
@@ -79,9 +86,8 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        let bit = 1 << self.index;
-        self.frames.held.fetch_and(!bit, Ordering::Relaxed);
+        self.frames.held.fetch_and(!self.run.mask(), Ordering::Relaxed);
         // The copies out of it come before.
-        agreed(&self.frames.region).give_back(self.index);
+        agreed(&self.frames.region).give_back(self.run);
     }
 }

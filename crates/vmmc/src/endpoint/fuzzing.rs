@@ -11,6 +11,7 @@ use super::layout::{Call, Head, Image, Payload, Shape, VERSION, Welcome, slot_en
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, FRAME_BYTES_MAX};
 use crate::tokens::{PayloadToken, TokenRefused};
 use std::cell::RefCell;
+use vmmc_host::credit::Run;
 use vmmc_host::{Region, RegionError};
 
 /// A channel as its owner has it.
@@ -62,13 +63,15 @@ impl Inbox {
         self.region.write(at, some).expect("what reaches past the channel was left out");
     }
 
-    /// Sends as a connection does, into the first frame, which nobody else has.
+    /// Sends as a connection does, into the first frames, which nobody else has.
     ///
     /// # Panics
     /// If control message or payload are too long.
     pub fn send(&self, control: &[u8], payload: Option<&[u8]>) {
-        let place = payload.map_or(Payload::None, |payload| Payload::Frame(0, payload.len() as u64));
-        self.region.write(self.shape.frame(0), payload.unwrap_or_default()).expect("a payload fits a frame");
+        let bytes = payload.map_or(0, <[u8]>::len) as u64;
+        let run = Run { first: 0, count: self.shape.frames_of(bytes) };
+        let place = payload.map_or(Payload::None, |_| Payload::Frames(run, bytes));
+        self.region.write(self.shape.frame(0), payload.unwrap_or_default()).expect("a payload fits its frames");
         let head = Head { control: control.len(), payload: place };
         let mut image = Image::new();
         image.fill(control, head, None, self.memory.taken() + 1);
@@ -110,9 +113,9 @@ pub fn everything(data: &[u8]) -> usize {
 fn head(word: u64, shape: Shape) {
     let Some(head) = Head::decode(word, shape) else { return };
     assert!(head.control <= CONTROL_MESSAGE_BYTES_MAX && head.slot_bytes() <= super::layout::SLOT_BYTES);
-    assert!(
-        !matches!(head.payload, Payload::Frame(frame, bytes) if frame >= shape.frames || bytes > shape.frame_bytes)
-    );
+    if let Payload::Frames(run, bytes) = head.payload {
+        assert!(run.first + run.count <= shape.frames && bytes <= run.count * shape.frame_bytes);
+    }
     assert_eq!(head.encode(), word);
 }
 
@@ -153,11 +156,12 @@ fn channel(mut data: &[u8], shape: Shape) -> usize {
             assert!(message.control().len() <= CONTROL_MESSAGE_BYTES_MAX);
             assert!(message.by_token().is_none_or(|by| by.len == Err(TokenRefused::Wrong)));
             if let Some(frame) = message.take_payload() {
-                assert!(frame.len() <= shape.frame_bytes && frame.to_vec().len() as u64 == frame.len());
+                assert!(frame.len() <= shape.payload_bytes_max() && frame.to_vec().len() as u64 == frame.len());
                 assert!(frame.read(frame.len(), &mut [0]).is_err());
                 held.push(frame);
             }
-            assert!(held.len() as u64 <= shape.frames, "a frame is held twice");
+            let frames: u64 = held.iter().map(|frame| shape.frames_of(frame.len())).sum();
+            assert!(frames <= shape.frames, "a frame is held twice");
         }
     }
     messages
@@ -173,10 +177,11 @@ mod tests {
         for _ in 0..2_000 {
             let data: Vec<u8> = std::iter::repeat_with(|| {
                 // Mostly messages that are there, with heads that make sense.
-                let head = [rng.below(140), rng.below(5), rng.below(80), 0, 0, 0, 0, 0];
+                let head = [rng.below(140), rng.below(5), rng.below(200), 0, 0, 0, 0, 0];
                 let wild = rng.below(4) == 0;
                 let head = head.map(|byte| if wild { rng.below(256) } else { byte } as u8);
-                let kind = if rng.below(4) > 0 { 2 } else { rng.below(4) as u8 };
+                // Payloads of several frames find room when others are given back.
+                let kind = [2, 2, 2, 3, 3, rng.below(4) as u8][rng.below(6) as usize];
                 [&[kind | 8 << 2, rng.below(256) as u8][..], &head].concat()
             })
             .take(20)

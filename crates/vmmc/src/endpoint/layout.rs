@@ -3,7 +3,7 @@
 //! ```text
 //!   channel, one for each sender      head: 0 taken, 8 frames given back │ 64 quiet │ 128 what it is
 //!                                     slots: the last lines of a slot hold data, head, number
-//!                                     frames: payloads
+//!                                     frames: payloads, each in one or in several side by side
 //!   board, one for each endpoint      a byte for each channel, which its sender changes
 //! ```
 //!
@@ -13,7 +13,7 @@
 
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_SLOTS};
 use crate::tokens::PayloadToken;
-use vmmc_host::credit::ChannelWords;
+use vmmc_host::credit::{ChannelWords, Run};
 use vmmc_nic::ExportId;
 
 /// The words by which both ends agree.
@@ -33,7 +33,7 @@ const BY_TOKEN: u64 = 0xff;
 /// A page: frames begin at one.
 const PAGE_BYTES: u64 = 4096;
 /// Version of all this. Both ends are of one.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 const _: () = assert!(CONTROL_MESSAGE_BYTES_MAX + TOKEN_BYTES + TRAILER_BYTES <= SLOT_BYTES as usize);
 const _: () = assert!(crate::limits::ENDPOINT_FRAMES_MAX < BY_TOKEN);
@@ -54,6 +54,25 @@ impl Shape {
     /// Where a frame begins.
     pub(super) fn frame(self, index: u64) -> u64 {
         self.first_frame() + index * self.frame_bytes
+    }
+
+    /// Bytes of all frames: of the longest payload.
+    pub(super) fn payload_bytes_max(self) -> u64 {
+        self.frames * self.frame_bytes
+    }
+
+    /// Frames that a payload of so many bytes takes, one at least.
+    #[inline]
+    pub(super) fn frames_of(self, bytes: u64) -> u64 {
+        if bytes <= self.frame_bytes { 1 } else { bytes.div_ceil(self.frame_bytes) }
+    }
+
+    /// Those of a payload of so many bytes, from `first` on. None: there are not so many.
+    #[inline]
+    fn run(self, first: u64, bytes: u64) -> Option<Run> {
+        // Of no frames there is no first one, and so no division.
+        let count = if first < self.frames { self.frames_of(bytes) } else { return None };
+        (count <= self.frames - first).then_some(Run { first, count })
     }
 
     /// Bytes of a channel.
@@ -144,8 +163,8 @@ pub(super) struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
     None,
-    /// In a frame: which, and its bytes.
-    Frame(u64, u64),
+    /// In frames: which, as many as its bytes need, and these.
+    Frames(Run, u64),
     /// Of so many bytes, in the buffer of a token, if that has let it in.
     ByToken(u64),
 }
@@ -154,7 +173,7 @@ impl Head {
     pub(super) fn encode(self) -> u64 {
         let (frame, bytes) = match self.payload {
             Payload::None => (0, 0),
-            Payload::Frame(frame, bytes) => (frame + 1, bytes),
+            Payload::Frames(run, bytes) => (run.first + 1, bytes),
             Payload::ByToken(bytes) => (BY_TOKEN, bytes),
         };
         self.control as u64 | frame << 8 | bytes << 16
@@ -166,8 +185,8 @@ impl Head {
         let payload = match frame {
             0 if bytes == 0 => Payload::None,
             BY_TOKEN => Payload::ByToken(bytes),
-            1.. if frame <= shape.frames && bytes <= shape.frame_bytes => Payload::Frame(frame - 1, bytes),
-            _ => return None,
+            0 => return None,
+            _ => Payload::Frames(shape.run(frame - 1, bytes)?, bytes),
         };
         (control <= CONTROL_MESSAGE_BYTES_MAX).then_some(Head { control, payload })
     }
@@ -235,7 +254,15 @@ mod tests {
     #[test]
     fn a_message_comes_out_as_it_went_in_and_ends_with_its_number() {
         for control in [0, 1, 8, 47, 48, CONTROL_MESSAGE_BYTES_MAX] {
-            for payload in [Payload::None, Payload::Frame(0, 0), Payload::Frame(2, 4096), Payload::ByToken(1 << 30)] {
+            let frames = |first, bytes| Payload::Frames(SHAPE.run(first, bytes).unwrap(), bytes);
+            for payload in [
+                Payload::None,
+                frames(0, 0),
+                frames(2, 4096),
+                frames(1, 4097),
+                frames(0, 3 * 4096),
+                Payload::ByToken(1 << 30),
+            ] {
                 let head = Head { control, payload };
                 let token = PayloadToken { table: ExportId { slot: 3, generation: 4 }, index: 5, key: 6 << 60 };
                 let token = matches!(payload, Payload::ByToken(_)).then_some((token, 8 << 50));
@@ -264,9 +291,22 @@ mod tests {
             let word = if round % 2 == 0 { rng.below(1 << 30) } else { rng.below(u64::MAX) };
             let Some(head) = Head::decode(word, SHAPE) else { continue };
             assert!(head.control <= CONTROL_MESSAGE_BYTES_MAX && head.slot_bytes() <= SLOT_BYTES);
-            assert!(!matches!(head.payload, Payload::Frame(frame, bytes) if frame >= 3 || bytes > 4096));
+            if let Payload::Frames(run, bytes) = head.payload {
+                assert!(run.count > 0 && run.first + run.count <= 3);
+                assert!(bytes <= run.count * 4096 && (run.count == 1 || bytes > (run.count - 1) * 4096));
+            }
             assert_eq!(head.encode(), word);
         }
+    }
+
+    #[test]
+    fn payloads_take_as_many_frames_as_they_need() {
+        let run = |first, bytes| SHAPE.run(first, bytes).map(|run| run.count);
+        assert_eq!([run(0, 0), run(2, 1), run(2, 4096), run(1, 4097)], [Some(1), Some(1), Some(1), Some(2)]);
+        assert_eq!([run(0, 3 * 4096), run(1, 2 * 4096)], [Some(3), Some(2)]);
+        assert_eq!([run(2, 4097), run(0, 3 * 4096 + 1), run(3, 0), run(0, u64::MAX)], [None; 4]);
+        let none = Shape { frames: 0, frame_bytes: 0 };
+        assert_eq!((none.run(0, 0), none.run(0, 9), none.payload_bytes_max()), (None, None, 0));
     }
 
     #[test]

@@ -86,16 +86,16 @@ pub enum MessageError {
         /// Bytes.
         len: u64,
     },
-    /// The payload is longer than a frame.
+    /// The payload is longer than all frames.
     #[error(
-        "message to endpoint {endpoint:?}: a payload of {len} bytes, and frames have {max}; send it in parts, or make the endpoint with larger frames"
+        "message to endpoint {endpoint:?}: a payload of {len} bytes, and its frames have {max} together; send it in parts, or make the endpoint with more or larger frames"
     )]
     PayloadTooLong {
         /// Name of the endpoint.
         endpoint: String,
         /// Bytes.
         len: u64,
-        /// Bytes of a frame, 0 if there are none.
+        /// Bytes of all frames together, 0 if there are none.
         max: u64,
     },
     /// There was no room in time: the owner has not taken what was sent before.

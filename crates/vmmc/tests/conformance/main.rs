@@ -9,6 +9,7 @@ mod control;
 mod endpoints;
 mod errors;
 mod gathering;
+mod long_payloads;
 mod moving;
 mod names;
 mod nodes;
@@ -116,26 +117,6 @@ macro_rules! suite {
                 tokens: token_tables_say_what_is_wrong_with_what_they_are_given,
                 tokens: a_buffer_whose_payload_never_ends_is_kept_back,
                 tokens: ranges_of_a_region_take_payloads_where_no_other_token_is,
-                endpoints: an_event_loop_leaves_wake_ups_to_a_thread_that_waits,
-                endpoints: payloads_by_token_land_in_their_buffer_and_messages_say_so,
-                endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
-                endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
-                endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
-                endpoints: a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread,
-                endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
-                endpoints: what_a_message_was_sent_from_may_change_at_once,
-                endpoints: senders_that_flood_take_turns_with_the_others,
-                endpoints: a_sender_that_dies_in_mid_message_leaves_nothing_half_visible,
-                endpoints: a_sender_without_a_pause_holds_up_nobody_who_connects,
-                endpoints: a_sender_that_was_silent_for_long_is_heard,
-                endpoints: an_owner_that_waits_in_vain_sleeps,
-                endpoints: senders_come_and_go_and_leave_no_place_behind,
-                endpoints: a_sender_that_dies_leaves_no_place_behind,
-                endpoints: what_cannot_be_is_an_error_that_says_what_to_do,
-                endpoints: a_hostile_sender_is_cut_off_and_others_are_served,
-                endpoints: a_message_whose_mark_another_takes_off_the_board_is_heard,
-                endpoints: an_event_loop_hears_of_messages_and_senders,
-                endpoints: a_handler_gets_every_message_and_gives_the_endpoint_back,
                 redirections: thousands_are_posted_ahead_and_each_is_told,
                 redirections: what_posting_went_wrong_with_is_told_by_the_wait,
                 redirections: dropped_before_the_answer_they_leave_nothing_behind,
@@ -160,10 +141,43 @@ macro_rules! suite {
                 threads: more_threads_than_lanes_still_move_data,
                 threads: waiting_threads_do_not_starve_each_other,
             );
+            suite!(@endpoints $make);
         }
     };
+    (unmapped $kind:ident, $make:expr) => {
+        mod $kind {
+            suite!(@endpoints || crate::nodes::Unmapped($make()));
+        }
+    };
+    (@endpoints $make:expr) => {
+        suite!(@tests $make;
+            endpoints: an_event_loop_leaves_wake_ups_to_a_thread_that_waits,
+            endpoints: payloads_by_token_land_in_their_buffer_and_messages_say_so,
+            endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
+            endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
+            endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
+            endpoints: a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread,
+            endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
+            endpoints: what_a_message_was_sent_from_may_change_at_once,
+            endpoints: senders_that_flood_take_turns_with_the_others,
+            endpoints: a_sender_that_dies_in_mid_message_leaves_nothing_half_visible,
+            endpoints: a_sender_without_a_pause_holds_up_nobody_who_connects,
+            endpoints: a_sender_that_was_silent_for_long_is_heard,
+            endpoints: an_owner_that_waits_in_vain_sleeps,
+            endpoints: senders_come_and_go_and_leave_no_place_behind,
+            endpoints: a_sender_that_dies_leaves_no_place_behind,
+            endpoints: what_cannot_be_is_an_error_that_says_what_to_do,
+            endpoints: a_hostile_sender_is_cut_off_and_others_are_served,
+            endpoints: a_message_whose_mark_another_takes_off_the_board_is_heard,
+            endpoints: an_event_loop_hears_of_messages_and_senders,
+            endpoints: a_handler_gets_every_message_and_gives_the_endpoint_back,
+            long_payloads: they_come_in_one_piece_and_go_back_as_a_whole,
+            long_payloads: one_waits_for_its_frames_and_short_ones_leave_them_alone,
+            long_payloads: those_that_a_hostile_sender_makes_up_cost_it_its_channel,
+        );
+    };
     (@tests $make:expr; $($module:ident: $test:ident,)*) => {
-        $(#[test] fn $test() { crate::$module::$test(&$make()); })*
+        $(#[test] fn $test() { crate::$module::$test(&($make)()); })*
     };
 }
 
@@ -171,6 +185,10 @@ suite!(embedded, crate::nodes::Embedded::start);
 suite!(plain, crate::nodes::Embedded::start_plain);
 suite!(daemon, crate::nodes::Daemons::start);
 suite!(simulated, crate::nodes::Simulated::start);
+// Within a node, endpoints that go through the engine.
+suite!(unmapped embedded_unmapped, crate::nodes::Embedded::start);
+suite!(unmapped daemon_unmapped, crate::nodes::Daemons::start);
+suite!(unmapped simulated_unmapped, crate::nodes::Simulated::start);
 
 /// Long data goes between plain nodes of one machine by reference to its pages; what is encrypted
 /// does not.

@@ -24,6 +24,31 @@ pub(crate) trait Nodes {
     fn sealed(&self) -> bool {
         true
     }
+    /// Whether senders of the same node map the endpoints of tests.
+    fn map_endpoints(&self) -> bool {
+        true
+    }
+}
+
+/// Nodes whose endpoints nobody maps.
+pub(crate) struct Unmapped<N>(pub(crate) N);
+
+impl<N: Nodes> Nodes for Unmapped<N> {
+    fn attach(&self, node: usize) -> Session {
+        self.0.attach(node)
+    }
+    fn name(&self, node: usize) -> String {
+        self.0.name(node)
+    }
+    fn stop(&self, node: usize) -> bool {
+        self.0.stop(node)
+    }
+    fn sealed(&self) -> bool {
+        self.0.sealed()
+    }
+    fn map_endpoints(&self) -> bool {
+        false
+    }
 }
 
 /// Longer than anything takes that works.
