@@ -867,32 +867,6 @@ typedef struct vmmc_import_options {
 } vmmc_import_options;
 
 /**
- * What a process moved through an import by copies of its own.
- */
-typedef struct vmmc_moved {
-    /**
-     * Sends.
-     */
-    uint64_t sends;
-    /**
-     * Their bytes.
-     */
-    uint64_t send_bytes;
-    /**
-     * Fetches.
-     */
-    uint64_t fetches;
-    /**
-     * Their bytes.
-     */
-    uint64_t fetch_bytes;
-    /**
-     * Atomic operations, counters of sends included.
-     */
-    uint64_t atomics;
-} vmmc_moved;
-
-/**
  * Memory to send from: `len` bytes of it, from byte `from` on. `{.memory = data, .len = size}` are
  * any bytes.
  *
@@ -922,6 +896,32 @@ typedef struct vmmc_source {
      */
     uint64_t len;
 } vmmc_source;
+
+/**
+ * What a process moved through an import by copies of its own.
+ */
+typedef struct vmmc_moved {
+    /**
+     * Sends.
+     */
+    uint64_t sends;
+    /**
+     * Their bytes.
+     */
+    uint64_t send_bytes;
+    /**
+     * Fetches.
+     */
+    uint64_t fetches;
+    /**
+     * Their bytes.
+     */
+    uint64_t fetch_bytes;
+    /**
+     * Atomic operations, counters of sends included.
+     */
+    uint64_t atomics;
+} vmmc_moved;
 
 /**
  * Choices for one send.
@@ -1858,9 +1858,9 @@ enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuation
 
 /**
  * An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
- * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must
- * be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE count. With
- * the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
+ * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options` count `name`, which
+ * must be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE. With the
+ * first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
  * through the node, which then lets none of them write more than it may. The rest must be 0.
  */
 enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
@@ -1945,6 +1945,18 @@ enum vmmc_status vmmc_connection_send(const struct vmmc_connection *connection,
                                       const void *payload,
                                       size_t payload_len,
                                       int64_t timeout_us);
+
+/**
+ * vmmc_connection_send() of a payload from any kind of memory: `count` sources, one after the
+ * other. On return they may be changed. VMMC_OUT_OF_BOUNDS: a source reaches past its memory, and
+ * nothing was sent.
+ */
+enum vmmc_status vmmc_connection_send_from(const struct vmmc_connection *connection,
+                                           const void *control,
+                                           size_t control_len,
+                                           const struct vmmc_source *sources_,
+                                           size_t count,
+                                           int64_t timeout_us);
 
 /**
  * Bytes of payload that one message can have: of all frames together.
@@ -3130,6 +3142,19 @@ enum vmmc_status vmmc_connection_send_by_token(const struct vmmc_connection *con
                                                const void *payload,
                                                size_t payload_len,
                                                int64_t timeout_us);
+
+/**
+ * vmmc_connection_send_by_token() of a payload from any kind of memory: `count` sources, one after
+ * the other. Registered memory goes from where it is straight into the buffer. On return it may be
+ * changed. VMMC_OUT_OF_BOUNDS: a source reaches past its memory, and nothing was sent.
+ */
+enum vmmc_status vmmc_connection_send_by_token_from(const struct vmmc_connection *connection,
+                                                    const void *control,
+                                                    size_t control_len,
+                                                    const struct vmmc_token *token,
+                                                    const struct vmmc_source *sources_,
+                                                    size_t count,
+                                                    int64_t timeout_us);
 
 /**
  * Posts a send of `count` sources, one after the other to consecutive places from `offset` on:

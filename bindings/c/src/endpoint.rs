@@ -10,13 +10,14 @@ use crate::import::{VMMC_IMPORT_OWNER, vmmc_import_options};
 use crate::memory::{bytes, bytes_mut, optional_string, string};
 use crate::options::{self, known_flags};
 use crate::session::vmmc_session;
+use crate::source::{sources, vmmc_source};
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::token::{of_message, vmmc_token};
 use crate::wait::{duration, optional, within};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
-use vmmc::{Connection, Endpoint, Frame, Message, TokenPool};
+use vmmc::{Connection, Endpoint, Frame, Gather, Message, Source, TokenPool};
 
 /// Bytes of the longest control message.
 pub const VMMC_CONTROL_MESSAGE_BYTES_MAX: usize = 128;
@@ -157,8 +158,8 @@ impl Drop for Inbox {
 }
 
 /// An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
-/// of 8, up to 64 KiB; a longer payload takes several side by side. Of `options`, `name`, which must
-/// be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE count. With
+/// of 8, up to 64 KiB; a longer payload takes several side by side. `name` of `options` must be
+/// there, and `access` with its users counts, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE. With
 /// the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
 /// through the node, which then lets none of them write more than it may. The rest must be 0.
 #[unsafe(no_mangle)]
@@ -359,14 +360,42 @@ pub unsafe extern "C" fn vmmc_connection_send(
         // SAFETY: memory of the caller.
         let (control, payload) =
             unsafe { (bytes(control, control_len, "control")?, bytes(payload, payload_len, "payload")?) };
-        let object = get(connection)?;
-        let mut connection = object.lock()?;
-        let sent = match duration(timeout_us) {
-            None => connection.send(control, payload),
-            Some(timeout) => connection.send_within(control, payload, timeout),
-        };
-        Ok(sent?)
+        send(connection, control, payload, timeout_us)
     })
+}
+
+/// vmmc_connection_send() of a payload from any kind of memory: `count` sources, one after the
+/// other. On return they may be changed. VMMC_OUT_OF_BOUNDS: a source reaches past its memory, and
+/// nothing was sent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_connection_send_from(
+    connection: *const vmmc_connection,
+    control: *const c_void,
+    control_len: usize,
+    sources_: *const vmmc_source,
+    count: usize,
+    timeout_us: i64,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller.
+        let (control, from) = unsafe { (bytes(control, control_len, "control")?, sources(sources_, count)?) };
+        send(connection, control, Gather(&from.list), timeout_us)
+    })
+}
+
+fn send<'a>(
+    connection: *const vmmc_connection,
+    control: &[u8],
+    payload: impl Source<'a>,
+    timeout_us: i64,
+) -> Result<(), Failure> {
+    let object = get(connection)?;
+    let mut connection = object.lock()?;
+    let sent = match duration(timeout_us) {
+        None => connection.send(control, payload),
+        Some(timeout) => connection.send_within(control, payload, timeout),
+    };
+    Ok(sent?)
 }
 
 /// Bytes of payload that one message can have: of all frames together.

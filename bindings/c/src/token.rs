@@ -7,10 +7,11 @@ use crate::endpoint::{vmmc_connection, vmmc_endpoint};
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
 use crate::memory::{bytes, bytes_mut};
+use crate::source::{sources, vmmc_source};
 use crate::status::vmmc_status::{self, VMMC_AGAIN};
 use crate::wait::{duration, within};
 use std::ffi::c_void;
-use vmmc::{ByToken, PayloadToken, TokenBuffer, TokenRefused};
+use vmmc::{ByToken, Gather, PayloadToken, Source, TokenBuffer, TokenRefused};
 
 /// Bytes of a token.
 pub const VMMC_TOKEN_BYTES: usize = 20;
@@ -177,20 +178,54 @@ pub unsafe extern "C" fn vmmc_connection_send_by_token(
     timeout_us: i64,
 ) -> vmmc_status {
     call(|| {
-        if token.is_null() {
-            return Err(Failure::invalid("`token` is NULL; give the token of a buffer of the receiver"));
-        }
-        // SAFETY: not NULL, made of bytes, and the caller vouches for the rest.
-        let token = PayloadToken::from_bytes(unsafe { &(*token).bytes });
         // SAFETY: memory of the caller.
         let (control, payload) =
             unsafe { (bytes(control, control_len, "control")?, bytes(payload, payload_len, "payload")?) };
-        let object = get(connection)?;
-        let mut connection = object.lock()?;
-        let sent = match duration(timeout_us) {
-            None => connection.send_by_token(control, token, payload),
-            Some(timeout) => connection.send_by_token_within(control, token, payload, timeout),
-        };
-        Ok(sent?)
+        // SAFETY: a token of the caller.
+        unsafe { send(connection, control, token, payload, timeout_us) }
     })
+}
+
+/// vmmc_connection_send_by_token() of a payload from any kind of memory: `count` sources, one after
+/// the other. Registered memory goes from where it is straight into the buffer. On return it may be
+/// changed. VMMC_OUT_OF_BOUNDS: a source reaches past its memory, and nothing was sent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_connection_send_by_token_from(
+    connection: *const vmmc_connection,
+    control: *const c_void,
+    control_len: usize,
+    token: *const vmmc_token,
+    sources_: *const vmmc_source,
+    count: usize,
+    timeout_us: i64,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller.
+        let (control, from) = unsafe { (bytes(control, control_len, "control")?, sources(sources_, count)?) };
+        // SAFETY: a token of the caller.
+        unsafe { send(connection, control, token, Gather(&from.list), timeout_us) }
+    })
+}
+
+/// # Safety
+/// `token` is NULL or may be read.
+unsafe fn send<'a>(
+    connection: *const vmmc_connection,
+    control: &[u8],
+    token: *const vmmc_token,
+    payload: impl Source<'a>,
+    timeout_us: i64,
+) -> Result<(), Failure> {
+    if token.is_null() {
+        return Err(Failure::invalid("`token` is NULL; give the token of a buffer of the receiver"));
+    }
+    // SAFETY: not NULL, made of bytes, and the caller vouches for the rest.
+    let token = PayloadToken::from_bytes(unsafe { &(*token).bytes });
+    let object = get(connection)?;
+    let mut connection = object.lock()?;
+    let sent = match duration(timeout_us) {
+        None => connection.send_by_token(control, token, payload),
+        Some(timeout) => connection.send_by_token_within(control, token, payload, timeout),
+    };
+    Ok(sent?)
 }

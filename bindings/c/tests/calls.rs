@@ -362,7 +362,15 @@ fn messages_with_payloads_go_to_one_endpoint() {
         let unmapped = vmmc_export_options { flags: VMMC_EXPORT_NOT_MAPPABLE, ..options };
         must(vmmc_endpoint_create(session, 2, 4096, &unmapped, &mut endpoint));
         let orders = connect(session, endpoint, c"orders");
-        must(vmmc_connection_send(orders, null(), 0, long.as_ptr().cast(), long.len(), SECOND_US));
+        let parts = [&long[..96], &long[96..]];
+        let parts = parts.map(|part| vmmc_source {
+            kind: VMMC_BYTES,
+            index: 0,
+            memory: part.as_ptr().cast(),
+            from: 0,
+            len: part.len() as u64,
+        });
+        must(vmmc_connection_send_from(orders, null(), 0, parts.as_ptr(), 2, SECOND_US));
         must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
         must(vmmc_frame_read(message.payload, 0, came.as_mut_ptr().cast(), came.len()));
         assert_eq!(came, long);
@@ -434,6 +442,27 @@ fn payloads_by_token_land_in_their_buffers_or_say_why_not() {
         assert_eq!(sent(&token, b"late"), (VMMC_BY_TOKEN_CANCELLED, true, 0));
         assert_eq!(sent(&vmmc_token { bytes: [9; VMMC_TOKEN_BYTES] }, b"x"), (VMMC_BY_TOKEN_WRONG, true, 0));
         assert_eq!(vmmc_connection_send_by_token(answers, null(), 0, null(), null(), 0, 0), VMMC_INVALID);
+        must(vmmc_token_buffer_free(first));
+        // From registered memory and other bytes.
+        let (first, token) = arm(endpoint);
+        let mut memory = null_mut();
+        must(vmmc_buffer_create(session, 4096, &mut memory));
+        must(vmmc_buffer_write(memory, 4000, b"page".as_ptr().cast(), 4));
+        let registered = |from, len| vmmc_source { kind: VMMC_BUFFER, index: 0, memory: memory.cast(), from, len };
+        let plain = vmmc_source { kind: VMMC_BYTES, index: 0, memory: b" here".as_ptr().cast(), from: 0, len: 5 };
+        let from = |sources: &[vmmc_source]| {
+            vmmc_connection_send_by_token_from(answers, null(), 0, &token, sources.as_ptr(), sources.len(), SECOND_US)
+        };
+        assert_eq!(from(&[plain, registered(4000, 97)]), VMMC_OUT_OF_BOUNDS, "{}", crate::common::message());
+        must(from(&[registered(4000, 4), plain]));
+        must(vmmc_buffer_write(memory, 4000, b"gone".as_ptr().cast(), 4));
+        must(vmmc_token_buffer_wait(first, SECOND_US, &mut len));
+        let mut page = [0u8; 9];
+        must(vmmc_token_buffer_read(first, 0, page.as_mut_ptr().cast(), 9));
+        assert_eq!((len, &page), (9, b"page here"));
+        must(vmmc_endpoint_wait(endpoint, SECOND_US, &mut message));
+        assert_eq!((message.by_token, message.payload_len), (VMMC_BY_TOKEN_ARRIVED, 9));
+        must(vmmc_buffer_free(memory));
         must(vmmc_token_buffer_free(first));
         must(vmmc_token_buffer_free(second));
         assert_eq!(vmmc_token_buffer_free(second), VMMC_BAD_HANDLE);
