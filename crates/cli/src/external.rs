@@ -34,6 +34,8 @@ const MPI_SOURCE: &str = include_str!("external/mpi.c");
 const SUNRPC_SOURCE: &str = include_str!("external/sunrpc.c");
 /// The program of `examples/grpc`.
 const GRPC_PROGRAM: &str = "vmmc-example-grpc";
+/// The program of `peers/iceoryx2`.
+const ICEORYX2_PROGRAM: &str = "vmmc-peer-iceoryx2";
 /// Where the headers of libtirpc are.
 const TIRPC_HEADERS: &str = "/usr/include/tirpc";
 /// Bytes of a message of UCX that stands for none.
@@ -58,6 +60,8 @@ enum Kind {
     Mpi { program: Rc<OnceCell<Result<Compiled, String>>> },
     /// Unary calls of the program of `examples/grpc`, by the name of its line.
     Grpc { line: &'static str },
+    /// Exchanges of the program of `peers/iceoryx2`: its first word.
+    Iceoryx2 { exchange: &'static str },
     /// Calls of a program of libtirpc's over this transport, compiled when it is first needed.
     SunRpc { transport: &'static str, program: Rc<OnceCell<Result<Compiled, String>>> },
 }
@@ -108,13 +112,13 @@ pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>>
             (Some(_), Some(_)) => Ok(vec![Tool { series: "mpi", kind: Kind::Mpi { program: Rc::default() } }]),
             _ => missing("mpi", "Debian packages openmpi-bin and libopenmpi-dev, or mpich and libmpich-dev"),
         },
-        Peer::Iceoryx2 if calls => missing(
-            "iceoryx2",
-            "it has no installed benchmark tool; `cargo run --release --bin benchmark-request-response` in its source",
-        ),
+        Peer::Iceoryx2 if in_path(ICEORYX2_PROGRAM).is_some() => {
+            let exchange = if calls { "call" } else { "publish" };
+            Ok(vec![Tool { series: "iceoryx2", kind: Kind::Iceoryx2 { exchange } }])
+        }
         Peer::Iceoryx2 => missing(
             "iceoryx2",
-            "it has no installed benchmark tool; `cargo run --release --bin benchmark-publish-subscribe` in its source",
+            "`cargo build --release` in peers/iceoryx2, and its target/release on PATH for vmmc-peer-iceoryx2",
         ),
         Peer::Pipe | Peer::Unix | Peer::Tcp | Peer::TcpSpin | Peer::Udp | Peer::UdpSpin => return None,
     })
@@ -134,7 +138,7 @@ impl Tool {
         if size > 0 && matches!(self.kind, Kind::UcxCall { .. } | Kind::Grpc { .. }) {
             return;
         }
-        if !latency && matches!(self.kind, Kind::Libfabric { .. }) {
+        if !latency && matches!(self.kind, Kind::Libfabric { .. } | Kind::Iceoryx2 { .. }) {
             return;
         }
         let key = Key { series: self.series.into(), path: "tool".into(), op: None, size_bytes: size, asleep_us: None };
@@ -152,6 +156,7 @@ impl Tool {
                 other => other,
             }),
             Kind::Grpc { line } => grpc(line),
+            Kind::Iceoryx2 { exchange } => iceoryx2(exchange, size, count),
             Kind::SunRpc { transport, program } => match program.get_or_init(compile_sunrpc) {
                 Ok(compiled) => sunrpc(&compiled.0.join("sunrpc"), transport, size, count),
                 Err(why) => Err(format!("cc failed: {why}")),
@@ -290,11 +295,26 @@ fn sunrpc(program: &std::path::Path, transport: &str, size: u64, count: u64) -> 
     let mut command = Command::new(program);
     command.args([transport, &size.to_string(), &count.to_string()]);
     let text = finish(spawn(&mut command)?, "the program of libtirpc")?;
+    parse_latency(&text).ok_or_else(|| format!("the output of the program of libtirpc could not be read: {text:?}"))
+}
+
+fn iceoryx2(exchange: &str, size: u64, count: u64) -> Result<Sample, String> {
+    let (first, second) = core_pair();
+    let name = format!("vmmc-bench-{}-{}", std::process::id(), free_port()?);
+    let run = |core: usize, side: &str| {
+        let mut command = pinned(core, ICEORYX2_PROGRAM);
+        command.args([exchange, &name, side, &size.to_string(), &count.to_string()]);
+        command
+    };
+    let text = server_and_client(run(second, "serve"), run(first, "ask"))?;
+    parse_latency(&text).ok_or_else(|| format!("the output of {ICEORYX2_PROGRAM} could not be read: {text:?}"))
+}
+
+/// Median and 99th percentile, in ns.
+fn parse_latency(text: &str) -> Option<Sample> {
     let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
-    match numbers.as_slice() {
-        [p50_ns, p99_ns] => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
-        _ => Err(format!("the output of the program of libtirpc could not be read: {text:?}")),
-    }
+    let [p50_ns, p99_ns] = numbers[..] else { return None };
+    Some(Sample::Latency { p50_ns, p99_ns })
 }
 
 fn grpc(line: &str) -> Result<Sample, String> {
