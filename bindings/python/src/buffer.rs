@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use std::ffi::c_int;
-use vmmc::{ErrorKind, Region, Session};
+use vmmc::{ErrorKind, Session};
 
 /// Memory registered with the node, for sends and fetches without copies.
 #[pyclass(module = "vmmc", frozen)]
@@ -26,11 +26,11 @@ impl Buffer {
         let py = what.py();
         if what.is_instance_of::<PyInt>() {
             let len = natural(what)?;
-            return Ok(Buffer { inner: wait(py, None, || session.buffer(len))?, lent: None });
+            return wait(py, None, || session.buffer(len)).map(Buffer::of_library);
         }
         if let Ok(export) = what.cast::<Export>() {
             let region = export.get().with(|export| Ok(export.region()))?;
-            return Ok(Buffer { inner: wait(py, None, || session.buffer_region(region))?, lent: None });
+            return wait(py, None, || session.buffer_region(region)).map(Buffer::of_library);
         }
         let loan = Loan::of(what, share_edges)?;
         let inner = wait_holding(|| session.adopt(loan.memory()))?;
@@ -38,14 +38,15 @@ impl Buffer {
         Ok(Buffer { inner, lent: Some(lent) })
     }
 
-    /// Its region, if the buffer is all of it.
-    pub(crate) fn whole(&self) -> PyResult<Region> {
-        let memory = self.inner.memory();
-        if memory.len_bytes() == self.inner.len() && self.lent.is_none() {
-            return Ok(memory);
-        }
+    /// Memory of the library, so many bytes of registered memory.
+    pub(crate) fn of_library(inner: vmmc::Buffer) -> Buffer {
+        Buffer { inner, lent: None }
+    }
+
+    /// What can be exported: memory of the library.
+    pub(crate) fn exportable(&self) -> PyResult<&vmmc::Buffer> {
         let why = "the buffer's memory belongs to a Python object; export that object";
-        Err(exception(ErrorKind::Unsuitable, why.into()))
+        if self.lent.is_some() { Err(exception(ErrorKind::Unsuitable, why.into())) } else { Ok(&self.inner) }
     }
 }
 

@@ -7,13 +7,14 @@ use crate::arguments::natural_or_none;
 use crate::bytes::Source;
 use crate::errors::{Detached, duration, exception, raise, wait};
 use crate::export;
+use crate::source::Sources;
 use crate::token::{self, ByToken, TokenBuffer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
-use vmmc::ErrorKind;
+use vmmc::{ErrorKind, Gather};
 
 /// Where messages of many senders come in.
 #[pyclass(module = "vmmc", frozen)]
@@ -246,7 +247,8 @@ impl Connection {
         self.payload_max
     }
 
-    /// Sends a control message of up to 128 bytes, and a payload; waits for room, unless `at_once`.
+    /// Sends a control message of up to 128 bytes, and a payload from memory of any kind; waits for
+    /// room, unless `at_once`.
     #[pyo3(signature = (control, payload=None, *, at_once=false, timeout=None))]
     fn send(
         &self,
@@ -256,18 +258,18 @@ impl Connection {
         at_once: bool,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let control = Source::of(control)?;
-        let payload = payload.map(Source::of).transpose()?;
+        let (control, payload) = (Source::of(control)?, payload.map(Sources::of).transpose()?);
         let mut guard = lock(&self.inner, "connection")?;
         let connection = guard.as_mut().ok_or_else(closed)?;
-        let (control, payload) = (control.bytes(), payload.as_ref().map_or(&[][..], Source::bytes));
+        let parts = payload.as_ref().map_or(&[][..], |payload| &payload.list);
+        let (control, payload) = (control.bytes(), Gather(parts));
         wait(py, timeout, || match at_once {
             true => connection.send_within(control, payload, Duration::ZERO),
             false => connection.send(control, payload),
         })
     }
 
-    /// Sends a control message, and a payload to the buffer of a token.
+    /// Sends a control message, and a payload from memory of any kind to the buffer of a token.
     #[pyo3(signature = (control, token, payload, *, at_once=false, timeout=None))]
     fn send_by_token(
         &self,
@@ -278,8 +280,8 @@ impl Connection {
         at_once: bool,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let (control, token, payload) = (Source::of(control)?, token::parse(token)?, Source::of(payload)?);
-        let (control, payload) = (control.bytes(), payload.bytes());
+        let (control, token, payload) = (Source::of(control)?, token::parse(token)?, Sources::of(payload)?);
+        let (control, payload) = (control.bytes(), Gather(&payload.list));
         let mut guard = lock(&self.inner, "connection")?;
         let connection = guard.as_mut().ok_or_else(closed)?;
         wait(py, timeout, || match at_once {

@@ -138,7 +138,7 @@ impl Export {
             return Ok(Export::new(wait(py, None, || builder.create())?, None));
         }
         if let Ok(buffer) = what.cast::<Buffer>() {
-            let builder = options.apply(session.export_region(buffer.get().whole()?))?;
+            let builder = options.apply(session.export_buffer(buffer.get().exportable()?))?;
             return Ok(Export::new(wait(py, None, || builder.create())?, None));
         }
         if options.copy {

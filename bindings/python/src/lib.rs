@@ -66,7 +66,7 @@ mod _vmmc {
     #[pymodule_export]
     use crate::ring::{Record, Ring};
     #[pymodule_export]
-    use crate::rpc_client::{RpcClient, RpcPending};
+    use crate::rpc_client::{RpcClient, RpcPending, RpcRegion};
     #[pymodule_export]
     use crate::rpc_server::{RpcCall, RpcServer};
     #[pymodule_export]

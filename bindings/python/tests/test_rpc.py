@@ -160,6 +160,39 @@ class Calls(Case):
             small.echo(bytes(1001))
         self.assertTrue(dropped.exception.may_have_happened)
 
+    def test_results_land_in_a_region_and_stay(self) -> None:
+        region = self.client.region(2, 3 << 16)
+        self.assertEqual((len(region), len(memoryview(region.memory))), (3 << 16, 3 << 16))
+        first = self.client.echo.into(region, 0, 4096)(b"first")
+        self.assertIsInstance(first, memoryview)
+        # Another client, and no buffer of it, has results of any length.
+        long = self.client.echo.into(region, 1 << 16)(b"long" * 25_000)
+        self.assertEqual((bytes(first), bytes(long[-4:]), len(long)), (b"first", b"long", 100_000))
+        self.assertEqual(bytes(memoryview(region.memory)[:5]), b"first")
+        self.assertEqual(self.client.kind.into(region)(b"a value"), ["bytes", 7, None])
+        self.assertEqual(self.client.long.into(region)(40_000), "x" * 40_000)
+        waiting = self.client.waits.into(region, 0, 100).start()
+        for start, length, says in [(50, 10, "another token"), (3 << 16, 1, "bytes"), (4096, 1 << 63, "bytes")]:
+            with self.assertRaisesRegex(vmmc.Error, says):
+                self.client.echo.into(region, start, length)(b"")
+        with self.assertRaises(vmmc.BulkDropped):
+            self.client.echo.into(region, 100, 3)(b"long")
+        self.various.go.set()
+        self.assertIs(waiting.wait(), True)
+
+        async def later() -> bytes:
+            return bytes(await self.client.echo.into(region, 0, 100).start(b"in a loop"))
+
+        self.assertEqual(asyncio.run(later()), b"in a loop")
+        # What has landed is sent on, exported, and outlives the region.
+        with self.session.export(region.memory, name="cached"):
+            self.assertEqual(self.session.import_("cached").fetch(0, 9), b"in a loop")
+        self.assertEqual(self.client.echo(memoryview(region.memory)[3:7]), b"a lo")
+        view = self.client.echo.into(region, 8, 8)(b"stays")
+        del region
+        gc.collect()
+        self.assertEqual(bytes(view), b"stays")
+
     def test_each_error_has_its_exception(self) -> None:
         for name, arguments, kind, may_have_happened, says in [
             ("fails", [], vmmc.Failed, True, "no more paper"),
@@ -351,6 +384,11 @@ class Raw(Case):
             self.assertEqual(client.call(2, b"", wants_bulk=True), (b"result", b"bulk"))
             self.assertEqual(client.call(2, b"", wants_bulk=False), (b"result", None))
             self.assertEqual(client.call(6, b"", wants_bulk=True), (b"result", b"head two "))
+            region = client.region(2, 8192)
+            self.assertEqual(client.call(2, b"", into=(region, 4096, 4)), (b"result", b"bulk"))
+            self.assertEqual(client.call(1, b"plain", into=(region, 4096, 4)), (b"plain", None))
+            with self.assertRaisesRegex(vmmc.Invalid, "leave one of them out"):
+                client.call(2, b"", wants_bulk=False, into=(region, 4096, 4))
             for number, kind in [(3, vmmc.BadArguments), (9, vmmc.NoMethod)]:
                 with self.assertRaises(kind):
                     client.call(number, b"")

@@ -167,7 +167,10 @@ class Moving(Case):
                 with self.assertRaises(vmmc.Invalid):
                     orders.send(control, payload)
             # One that is longer than a frame takes both, in one piece.
-            orders.send(b"long", bytes(range(256)) * 20)
+            with self.assertRaises(vmmc.Full):
+                orders.send(b"long", bytes(range(256)) * 20, at_once=True)
+            message.payload.close()
+            orders.send(b"long", bytes(range(256)) * 20, timeout=PATIENCE_S)
             with endpoint.wait().payload as long:
                 self.assertEqual(bytes(long), bytes(range(256)) * 20)
                 with self.assertRaises(vmmc.Full):
@@ -188,7 +191,9 @@ class Moving(Case):
         with self.assertRaises(vmmc.UnknownName):
             self.session.connect("orders")
         with self.session.endpoint("orders", frames=2, mappable=False) as endpoint:
-            self.connect(endpoint).send(b"through the node", b"a long letter")
+            memory = self.session.buffer(4096)
+            memory.write(100, b"letter")
+            self.connect(endpoint).send(b"through the node", [b"a long ", memory.range(100, 6)])
             self.assertEqual(bytes(endpoint.wait(PATIENCE_S).payload), b"a long letter")
 
     def test_payloads_by_token_land_in_their_buffers_or_say_why_not(self) -> None:
@@ -196,7 +201,7 @@ class Moving(Case):
             answers = self.connect(endpoint)
             answers.check()
 
-            def sent(token: bytes, payload: bytes) -> tuple[object, ...]:
+            def sent(token: bytes, payload: object) -> tuple[object, ...]:
                 answers.send_by_token(b"here", token, payload, timeout=PATIENCE_S)
                 message = endpoint.wait()
                 self.assertEqual((message.control, message.payload, message.by_token.token), (b"here", None, token))
@@ -207,6 +212,8 @@ class Moving(Case):
             with self.assertRaises(vmmc.TimedOut):
                 first.wait(0.001)
             self.assertEqual(sent(first.token, bytes(4097)), (None, "too long"))
+            memory = self.session.buffer(4096)
+            memory.write(8, b"registered")
             self.assertEqual(sent(first.token, b"a long answer"), (13, None))
             self.assertEqual((first.poll(), first.wait(), bytes(first), first.read(2, 4)), (13, 13, b"a long answer", b"long"))
             for wrong in ((4090, 7), (4097, 0), (2**63, 1)):
@@ -219,6 +226,9 @@ class Moving(Case):
                     endpoint.token_buffer()
                 self.assertTrue(second.cancel())
                 self.assertEqual(sent(second.token, b"late"), (None, "cancelled"))
+            with endpoint.token_buffer() as second:
+                self.assertEqual(sent(second.token, [b"bytes, ", memory.range(8, 10)]), (17, None))
+                self.assertEqual(bytes(second), b"bytes, registered")
             with self.assertRaises(vmmc.Stale):
                 second.poll()
             self.assertEqual(sent(bytes(20), b"x"), (None, "wrong"))

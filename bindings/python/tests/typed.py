@@ -101,6 +101,9 @@ async def calls(session: vmmc.Session) -> None:
         size: int = await pending if not pending.done() else pending.wait(1.0)
         result, bulk = files.raw.call(vmmc.rpc.number("size"), numpy.zeros(4), bulk=b"x", wants_bulk=True)
         print(size, result + (bulk or b""), server.counts()["done"])
+        region: vmmc.rpc.Region = files.region(4, 1 << 16)
+        view = memoryview(await files.size.into(region, 0, 4096).start("a"))
+        print(len(view), len(region), session.export(region.memory))
 
     def handle(call: vmmc.rpc.RawCall) -> None:
         call.pass_on(files.raw, call.method, call.arguments) if call.method == 7 else call.answer(call.bulk())

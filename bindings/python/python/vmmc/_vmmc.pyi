@@ -39,6 +39,7 @@ __all__ = [
     "RpcCall",
     "RpcClient",
     "RpcPending",
+    "RpcRegion",
     "RpcServer",
     "Session",
     "TableRange",
@@ -646,16 +647,28 @@ class Connection:
     def payload_max(self) -> int:
         """Bytes of payload that one message can have: of all frames together."""
     def send(
-        self, control: _Bytes, payload: _Bytes | None = None, *, at_once: bool = False, timeout: float | None = None
+        self,
+        control: _Bytes,
+        payload: _Source | Sequence[_Source] | None = None,
+        *,
+        at_once: bool = False,
+        timeout: float | None = None,
     ) -> None:
-        """Sends a control message of up to 128 bytes, and a payload; waits for room, or raises Full
-        at once. Messages of a connection come in the order of these calls, each behind its payload.
+        """Sends a control message of up to 128 bytes, and a payload, of whatever kind of source;
+        waits for room, or raises Full at once. Messages of a connection come in the order of these
+        calls, each behind its payload.
         """
     def send_by_token(
-        self, control: _Bytes, token: _Bytes, payload: _Bytes, *, at_once: bool = False, timeout: float | None = None
+        self,
+        control: _Bytes,
+        token: _Bytes,
+        payload: _Source | Sequence[_Source],
+        *,
+        at_once: bool = False,
+        timeout: float | None = None,
     ) -> None:
-        """Sends a control message, and a payload to the buffer of a token of the endpoint's owner.
-        One that lets nothing in does not hold up the message, whose receiver is told why.
+        """Sends a control message, and a payload, of whatever kind of source, to the buffer of a token
+        of the endpoint's owner. One that lets nothing in does not hold up the message, whose receiver is told why.
         """
     def check(self) -> None:
         """Raises what every send would raise, if the connection is broken."""
@@ -1002,11 +1015,13 @@ class RpcClient:
         *,
         bulk: _Bytes | None = None,
         wants_bulk: bool | None = None,
+        into: tuple[RpcRegion, int, int] | None = None,
         timeout: float | None = None,
-    ) -> tuple[bytes, bytes | None]:
+    ) -> tuple[bytes, bytes | memoryview | None]:
         """Calls a method, and waits: result, and bulk if the server gave some. `bulk` goes along as
         it is. Bulk comes back only into a buffer of the client: by default if one is free; True: or
-        the call is an error.
+        the call is an error. With `into` it lands in a region, from this byte on, in so many bytes
+        at the most, and is a view of it.
         """
     def start(
         self,
@@ -1015,9 +1030,12 @@ class RpcClient:
         *,
         bulk: _Bytes | None = None,
         wants_bulk: bool | None = None,
+        into: tuple[RpcRegion, int, int] | None = None,
         timeout: float | None = None,
     ) -> RpcPending:
         """As call, and does not wait."""
+    def region(self, calls: int, length: int) -> RpcRegion:
+        """Memory of so many bytes for bulk results of up to so many calls at a time."""
     def poll(self) -> None:
         """Takes answers that have come, for calls that are polled."""
     def close(self) -> None:
@@ -1026,12 +1044,24 @@ class RpcClient:
     def __exit__(self, *_reasons: object) -> None: ...
 
 @final
+class RpcRegion:
+    """Memory of a client for bulk results, which stay where they land; vmmc.rpc.Region. Made by
+    RpcClient.region.
+    """
+
+    @property
+    def memory(self) -> Buffer:
+        """Its memory, to read, to send or answer from, or to export."""
+    def __len__(self) -> int:
+        """Bytes."""
+
+@final
 class RpcPending:
     """A call under way. Its end withdraws it."""
 
-    def poll(self) -> tuple[bytes, bytes | None] | None:
+    def poll(self) -> tuple[bytes, bytes | memoryview | None] | None:
         """Result and bulk, once they are there; else None. Gives them, or the error, once."""
-    def wait(self, timeout: float | None = None) -> tuple[bytes, bytes | None] | None:
+    def wait(self, timeout: float | None = None) -> tuple[bytes, bytes | memoryview | None] | None:
         """The same; waits until the call's time is over, or no longer than `timeout`."""
     def when_done(self, function: Callable[[], object]) -> None:
         """Calls a function, from whatever thread, when poll has something; at once if it has. One

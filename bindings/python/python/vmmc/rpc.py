@@ -33,6 +33,7 @@ from ._errors import BadResult, Cancelled, Error, Invalid, TimedOut
 from ._vmmc import RpcCall as RawCall
 from ._vmmc import RpcClient as RawClient
 from ._vmmc import RpcPending as RawPending
+from ._vmmc import RpcRegion as Region
 from ._vmmc import RpcServer as RawServer
 from ._vmmc import Session
 
@@ -47,6 +48,7 @@ __all__ = [
     "RawClient",
     "RawPending",
     "RawServer",
+    "Region",
     "Reply",
     "Server",
     "connect",
@@ -62,6 +64,8 @@ _log = logging.getLogger("vmmc.rpc")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _T = TypeVar("_T")
 _Users = Union[Literal["same user", "anyone"], Sequence[int]]
+# A bulk result: a copy, or a view of the region where it landed.
+_Bulk = Union[bytes, memoryview]
 
 # The first byte of what Python calls with: no encoding of arguments in Rust begins so by chance.
 _MAGIC = b"\xff"
@@ -208,7 +212,7 @@ def _decode_call(encoding: Encoding, data: bytes, bulk: Callable[[], bytes]) -> 
     return name, values, keywords
 
 
-def _decode_result(encoding: Encoding, service: str, name: str, result: bytes, bulk: Optional[bytes]) -> Any:
+def _decode_result(encoding: Encoding, service: str, name: str, result: bytes, bulk: Optional[_Bulk]) -> Any:
     kind, rest = result[:1], result[1:]
     try:
         if kind == _VALUE:
@@ -216,7 +220,7 @@ def _decode_result(encoding: Encoding, service: str, name: str, result: bytes, b
         if kind == _BYTES:
             return rest
         if kind == _LONG_VALUE and bulk is not None:
-            return encoding.loads(bulk)
+            return encoding.loads(bytes(bulk))
         if kind == _BULK and bulk is not None:
             return bulk
         why = "it is none of a Python service"
@@ -245,12 +249,12 @@ def _answer(encoding: Encoding, call: RawCall, value: Any) -> None:
 class Pending(Generic[_T]):
     """A call under way, to be waited for, polled or awaited. Its end withdraws the call."""
 
-    def __init__(self, raw: RawPending, decode: Callable[[bytes, Optional[bytes]], _T]) -> None:
+    def __init__(self, raw: RawPending, decode: Callable[[bytes, Optional[_Bulk]], _T]) -> None:
         self._raw = raw
         self._decode = decode
         self._outcome: Union[tuple[_T], BaseException, None] = None
 
-    def _take(self, find: Callable[[], Optional[tuple[bytes, Optional[bytes]]]]) -> bool:
+    def _take(self, find: Callable[[], Optional[tuple[bytes, Optional[_Bulk]]]]) -> bool:
         if self._outcome is None:
             try:
                 found = find()
@@ -313,24 +317,35 @@ class Pending(Generic[_T]):
 class Method:
     """A method of a service, as the client has it: call it, or `start` it."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, landing: Optional[tuple[Region, int, int]] = None) -> None:
         self._client = client
         self._name = name
         self._number = _number_of(name)
+        self._landing = landing
+
+    def into(self, region: Region, start: int = 0, length: Optional[int] = None) -> Method:
+        """The same method, whose bytes-like result lands in these bytes of a region of the client, to
+        the end of the region without `length`, and stays there: the result is a view of them. From
+        the call until its outcome is fetched no other call can have any of them.
+        """
+        return Method(self._client, self._name, (region, start, len(region) - start if length is None else length))
 
     def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         """Calls, and waits for the result."""
         client = self._client
         encoded, bulk = _encode_call(client._encoding, self._name, arguments, keywords)
-        return self._decode(*client.raw.call(self._number, encoded, bulk=bulk, timeout=client._timeout))
+        call = client.raw.call
+        return self._decode(*call(self._number, encoded, bulk=bulk, into=self._landing, timeout=client._timeout))
 
     def start(self, /, *arguments: Any, **keywords: Any) -> Pending[Any]:
         """Calls, and does not wait: the result can be waited for or awaited."""
         client = self._client
         encoded, bulk = _encode_call(client._encoding, self._name, arguments, keywords)
-        return Pending(client.raw.start(self._number, encoded, bulk=bulk, timeout=client._timeout), self._decode)
+        start = client.raw.start
+        begun = start(self._number, encoded, bulk=bulk, into=self._landing, timeout=client._timeout)
+        return Pending(begun, self._decode)
 
-    def _decode(self, result: bytes, bulk: Optional[bytes]) -> Any:
+    def _decode(self, result: bytes, bulk: Optional[_Bulk]) -> Any:
         return _decode_result(self._client._encoding, self._client.raw.service, self._name, result, bulk)
 
     def __repr__(self) -> str:
@@ -353,6 +368,12 @@ class Client:
     def method(self, name: str) -> Method:
         """A method by its name, also if the client itself has something of that name."""
         return Method(self, name)
+
+    def region(self, calls: int, length: int) -> Region:
+        """Memory of so many bytes for results of up to so many calls at a time (Method.into). A
+        client has up to 64 regions. Who may answer, and is of this node, can write all of it.
+        """
+        return self.raw.region(calls, length)
 
     def within(self, timeout: float) -> Client:
         """The same client, whose calls wait so many seconds for their answers."""
