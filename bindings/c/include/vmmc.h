@@ -1858,9 +1858,9 @@ enum vmmc_status vmmc_continuations_free(struct vmmc_continuations *continuation
 
 /**
  * An endpoint. Each sender has `frames` (0 to 64) frames of `frame_bytes` for payloads, a multiple
- * of 8, up to 64 KiB; a longer payload takes several side by side. Of `options` count `name`, which
- * must be there, `access` with its users, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE. With the
- * first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
+ * of 8, up to 64 KiB; a longer payload takes several side by side. `name` of `options` must be
+ * there, and `access` with its users counts, VMMC_EXPORT_NOTIFY and VMMC_EXPORT_NOT_MAPPABLE. With
+ * the first it has a descriptor, vmmc_endpoint_event_fd(). With the second senders of this node go
  * through the node, which then lets none of them write more than it may. The rest must be 0.
  */
 enum vmmc_status vmmc_endpoint_create(const struct vmmc_session *session,
