@@ -51,7 +51,8 @@ mod plain {
         let words = HeapWords::new(SHAPE);
         let (mut producer, mut consumer) = (Producer::new(words.clone(), SHAPE), Consumer::new(words, SHAPE));
         let (mut model, mut next, mut rng) = (VecDeque::new(), 0u64, vmmc_utlb::Rng::new(12345));
-        for _ in 0..20_000 {
+        let rounds = if cfg!(miri) { 4_000 } else { 20_000 };
+        for _ in 0..rounds {
             if rng.below(2) == 0 {
                 let accepted = put(&mut producer, next);
                 assert!(!accepted || model.len() < SHAPE.slots);
