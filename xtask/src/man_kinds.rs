@@ -60,6 +60,7 @@ const BY_HELPER: &[(&str, &str, &str)] = &[
     ("builder.name(name)).create()", "RingBuilder", "create"),
     (" create(session, ", "EndpointBuilder", "create"),
     ("connect(endpoint)", "ConnectionBuilder", "open"),
+    ("send(connection, control, ", "Connection", "send"),
     ("builder(options)?.attach()", "SessionBuilder", "attach"),
     ("builder.over(", "SessionBuilder", "over"),
     ("Job::attach()", "Job", "attach"),
