@@ -53,6 +53,8 @@ pub mod meters;
 pub mod os;
 pub mod overlay;
 #[cfg(not(loom))]
+pub mod page_view;
+#[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
 pub mod pin;
