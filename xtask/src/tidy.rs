@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-job", &["vmmc", "vmmc-host"]),
     ("vmmc-rpc", &["vmmc", "vmmc-host", "vmmc-rpc-macros"]),
     ("vmmc-rpc-macros", &[]),
+    ("vmmc-techniques", &["vmmc", "vmmc-host"]),
     ("vmmc-stream", &["vmmc-host"]),
     ("vmmc-sockets", &["vmmc-host", "vmmc-stream"]),
     ("vmmc-service", &["vmmc-host", "vmmc-nic"]),
@@ -182,7 +183,7 @@ fn sources(path: &Path, complaints: &mut Vec<String>) {
 }
 
 /// Documents that name the test behind each promise.
-const PROMISES: &[&str] = &["PROMISES.md", "docs/security.md"];
+const PROMISES: &[&str] = &["PROMISES.md", "docs/security.md", "docs/techniques.md"];
 /// Words of a name that is taken for a test's: names of counters and options are shorter.
 const TEST_NAME_WORDS: usize = 4;
 

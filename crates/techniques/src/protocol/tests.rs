@@ -1,0 +1,148 @@
+//! The two ends against a naive model, and against words at random.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+fn layout(technique: Technique) -> Layout {
+    Layout { technique, window: 2 * PAGE, agreed: 3 * PAGE, pool: 5, own: 1 }
+}
+
+fn fragment(kind: FragmentKind, total: u64, at: u64, len: u64, place: u64) -> Fragment {
+    Fragment { kind, total, at, len, place }
+}
+
+#[test]
+fn a_layout_comes_back_from_its_header_and_from_no_other() {
+    let layout = layout(Technique::CopyDma);
+    let bytes = layout.checked_bytes().unwrap();
+    assert_eq!(Layout::decode(layout.encode(), bytes), Ok(layout));
+    assert!(Layout::decode(layout.encode(), bytes + PAGE).is_err());
+    for index in 0..HEADER_WORDS {
+        for wrong in [0, u64::MAX, 1 << 63] {
+            let mut words = layout.encode();
+            words[index] = wrong;
+            assert!(Layout::decode(words, bytes).is_err(), "word {index} is {wrong}");
+        }
+    }
+}
+
+#[test]
+fn fragments_that_cannot_be_are_refused() {
+    let check = |technique, fragments: &[Fragment]| {
+        let mut incoming = Incoming::new(layout(technique));
+        let (last, before) = fragments.split_last().unwrap();
+        before.iter().for_each(|fragment| {
+            incoming.check(fragment).unwrap();
+            incoming.take(fragment);
+        });
+        incoming.check(last).unwrap_err()
+    };
+    use FragmentKind::{Agreed, Frames, Window};
+    let copy = |fragments: &[Fragment]| check(Technique::CopyDma, fragments);
+    assert_eq!(copy(&[fragment(Window, 1, 0, 1, 0)]), Garbled::Kind(1));
+    assert_eq!(copy(&[fragment(Frames, 9, 1, 1, 0)]), Garbled::Order { at: 1, expected: 0 });
+    assert_eq!(copy(&[fragment(Frames, 9, 0, 10, 0)]), Garbled::Fragment { len: 10, room: 9 });
+    assert_eq!(copy(&[fragment(Frames, 9, 0, 0, 0)]), Garbled::Fragment { len: 0, room: 9 });
+    assert_eq!(copy(&[fragment(Frames, 9, 0, 1, 1)]), Garbled::Place { place: 1, expected: 0 });
+    let long = 6 * PAGE;
+    assert_eq!(copy(&[fragment(Frames, long, 0, long, 0)]), Garbled::Fragment { len: long, room: 5 * PAGE });
+    assert_eq!(copy(&[fragment(Frames, u64::MAX, 0, 1, 0)]), Garbled::Length(u64::MAX));
+    let first = fragment(Frames, 9, 0, 4, 0);
+    assert_eq!(copy(&[first, fragment(Frames, 8, 4, 4, 1)]), Garbled::Length(8));
+    assert_eq!(copy(&[first, fragment(Frames, 9, 4, 4, 0)]), Garbled::Place { place: 0, expected: 1 });
+    let direct = |fragments: &[Fragment]| check(Technique::DirectDma, fragments);
+    assert_eq!(direct(&[fragment(Agreed, 9, 0, 8, 0)]), Garbled::Fragment { len: 8, room: 9 });
+    assert_eq!(direct(&[fragment(Agreed, 9, 0, 9, 3 * PAGE - 8)]), Garbled::Fragment { len: 9, room: 8 });
+    assert_eq!(direct(&[fragment(Agreed, 9, 0, 9, u64::MAX)]), Garbled::Fragment { len: 9, room: 0 });
+}
+
+#[test]
+fn counts_that_cannot_be_are_refused_and_change_nothing() {
+    let mut outgoing = Outgoing::new(&layout(Technique::CopyDma));
+    outgoing.send(&fragment(FragmentKind::Frames, 2 * PAGE, 0, 2 * PAGE, 0));
+    assert_eq!(outgoing.hear(2, 0), Err(Garbled::Count { count: 2, from: 0, to: 1 }));
+    assert_eq!(outgoing.hear(0, 3), Err(Garbled::Count { count: 3, from: 0, to: 2 }));
+    assert!(!outgoing.all_taken());
+    assert_eq!((outgoing.hear(1, 2), outgoing.frames()), (Ok(true), (5, 2)));
+    assert_eq!(outgoing.hear(0, 2), Err(Garbled::Count { count: 0, from: 1, to: 1 }));
+    assert_eq!(outgoing.hear(1, 1), Err(Garbled::Count { count: 1, from: 2, to: 2 }));
+}
+
+proptest! {
+    /// The model is a queue of lengths: what is sent is taken whole and in order, and the two ends
+    /// never disagree about how much is free.
+    #[test]
+    fn both_ends_agree_with_a_queue_of_messages(
+        steps in proptest::collection::vec((any::<bool>(), 0..8 * PAGE, any::<bool>()), 1..200),
+    ) {
+        let layout = layout(Technique::CopyDma);
+        let (mut outgoing, mut incoming) = (Outgoing::new(&layout), Incoming::new(layout));
+        // Notices on their way; messages that were sent whole and not taken.
+        let (mut notices, mut model) = (VecDeque::new(), VecDeque::new());
+        // The message that is being sent: how much of it is gone, and its length.
+        let mut amid: Option<(u64, u64)> = None;
+        for (sends, len, gives_up) in steps {
+            if sends {
+                let (at, total) = amid.unwrap_or((0, len));
+                let (free, place) = outgoing.frames();
+                prop_assert!(free <= 5);
+                let part = (total - at).min(2 * PAGE);
+                let fragment = match gives_up && at > 0 {
+                    true => Fragment::abandon(),
+                    false => Fragment { kind: FragmentKind::Frames, total, at, len: part, place },
+                };
+                let Some(number) = outgoing.number().filter(|_| fragment.frames() <= free) else { continue };
+                outgoing.send(&fragment);
+                notices.push_back(fragment.encode(number));
+                amid = Some((at + part, total)).filter(|_| fragment.kind == FragmentKind::Frames && at + part < total);
+                if fragment.kind == FragmentKind::Frames && amid.is_none() {
+                    model.push_back(total);
+                }
+            } else if let Some(notice) = notices.pop_front() {
+                prop_assert_eq!(words::<8>(&notice)[7], incoming.number() + 1);
+                let fragment = Fragment::decode(&notice).unwrap();
+                prop_assert_eq!(incoming.check(&fragment), Ok(()));
+                if let Some(total) = incoming.take(&fragment) {
+                    prop_assert_eq!(Some(total), model.pop_front());
+                }
+                outgoing.hear(incoming.number(), incoming.given_back()).unwrap();
+                prop_assert_eq!(outgoing.all_taken(), notices.is_empty());
+            }
+        }
+        prop_assert!(model.len() <= notices.len());
+    }
+
+    /// Whatever is written: an error, or a fragment that lies in the channel and goes on with its
+    /// message.
+    #[test]
+    fn notices_at_random_are_refused_or_lie_in_the_channel(
+        technique in 0..Technique::ALL.len(),
+        notices in proptest::collection::vec(proptest::array::uniform5(prop_oneof![0..6u64, 0..7 * PAGE, any::<u64>()]), 1..40),
+    ) {
+        let layout = layout(Technique::ALL[technique]);
+        let mut incoming = Incoming::new(layout);
+        let mut at = 0;
+        for [kind, total, from, len, place] in notices {
+            let mut bytes = [0; NOTICE_BYTES as usize];
+            let words = [kind, total, from, len, place, 0, 0, incoming.number() + 1];
+            bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+            let Ok(fragment) = Fragment::decode(&bytes) else { continue };
+            if incoming.check(&fragment).is_err() {
+                continue;
+            }
+            let before = incoming.given_back();
+            let over = incoming.take(&fragment);
+            prop_assert!(incoming.given_back() - before <= layout.pool);
+            if fragment.kind == FragmentKind::Abandon {
+                at = 0;
+                continue;
+            }
+            prop_assert_eq!(fragment.at, at);
+            prop_assert!(fragment.at + fragment.len <= fragment.total && fragment.total <= MESSAGE_BYTES_MAX);
+            prop_assert!(fragment.kind != FragmentKind::Agreed || place + len <= layout.agreed);
+            prop_assert!(fragment.kind != FragmentKind::Window || len <= layout.window);
+            at = if over.is_some() { 0 } else { at + len };
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! The sending end of a channel.
+//!
+//! Invariant: a message whose beginning the receiver may have seen is sent to its end or given up
+//! by a notice, before anything else is sent. What the receiver wrote is checked before use.
+//! Source: [SEMANTICS §2.1].
+
+use crate::in_flight::InFlight;
+use crate::limits::{FRAGMENT_BYTES, MESSAGE_BYTES_MAX};
+use crate::protocol::{
+    CLAIM_AT, Fragment, FragmentKind, Garbled, HEADER_WORDS, HEARD_AT, HEARD_WORDS, Layout, Outgoing, PAGE, words,
+};
+use crate::receiver::frame_runs;
+use crate::waiting::{Limit, poll};
+use crate::{Error, Technique};
+use std::ops::Range;
+use std::time::Duration;
+use vmmc::{Buffer, Import, Rights, SendOptions, Session};
+
+/// The sending end of a channel.
+///
+/// ```
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-sender").key(KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// use vmmc_techniques::{Receiver, Sender, Technique};
+/// let mut receiver = Receiver::builder(&session, "samples").technique(Technique::Pio).open()?;
+/// let mut sender = Sender::builder(&session, "samples").connect()?;
+/// let mut samples = *b"1234";
+/// sender.send(&samples)?;
+/// samples.fill(0); // the memory is free again
+/// let mut seen = [0; 4];
+/// receiver.receive(&mut seen)?;
+/// assert_eq!(&seen, b"1234");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Sender {
+    session: Session,
+    name: String,
+    import: Import,
+    layout: Layout,
+    outgoing: Outgoing,
+    /// The page of each frame, as the receiver said last.
+    table: Vec<u32>,
+    /// Memory for messages with DirectDMA; empty with other techniques.
+    agreed: Option<Buffer>,
+    /// A message was begun and not sent to its end.
+    unfinished: bool,
+    given_up: bool,
+    timeout: Duration,
+}
+
+/// Choices for a sender; made by [`Sender::builder`].
+#[must_use = "nothing is connected before `connect`"]
+#[derive(Debug)]
+pub struct SenderBuilder {
+    session: Session,
+    name: String,
+    node: Option<String>,
+    owner: Option<u32>,
+    wait: Option<Duration>,
+    timeout: Duration,
+}
+
+impl SenderBuilder {
+    /// Name or `address:port` of the receiver's node; default this node.
+    pub fn node(mut self, node: &str) -> Self {
+        self.node = Some(node.to_string());
+        self
+    }
+
+    /// Takes the channel of this user only; default as
+    /// [`ImportBuilder::owner`](vmmc::ImportBuilder::owner) says.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// Waits this long for a channel that is not open yet; without this it is an error at once.
+    pub fn wait(mut self, time: Duration) -> Self {
+        self.wait = Some(time);
+        self
+    }
+
+    /// How long calls wait; default the session's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error::Import`], [`Error::NoChannel`], [`Error::Taken`], [`Error::Transfer`];
+    /// [`Error::Buffer`] with DirectDMA.
+    pub fn connect(self) -> Result<Sender, Error> {
+        let mut builder = self.session.import(&self.name).rights(Rights::ALL);
+        if let Some(node) = &self.node {
+            builder = builder.node(node);
+        }
+        if let Some(uid) = self.owner {
+            builder = builder.owner(uid);
+        }
+        if let Some(time) = self.wait {
+            builder = builder.wait(time);
+        }
+        let import = builder.open()?;
+        let layout = read_layout(&import).map_err(|why| match why {
+            Ok(why) => Error::NoChannel { name: self.name.clone(), why },
+            Err(error) => error,
+        })?;
+        if import.compare_swap(CLAIM_AT, 0, 1)? != 0 {
+            return Err(Error::Taken { name: self.name });
+        }
+        let agreed = (layout.agreed > 0).then(|| self.session.buffer(layout.agreed)).transpose()?;
+        Ok(Sender {
+            session: self.session,
+            name: self.name,
+            import,
+            outgoing: Outgoing::new(&layout),
+            table: layout.first_table(),
+            layout,
+            agreed,
+            unfinished: false,
+            given_up: false,
+            timeout: self.timeout,
+        })
+    }
+}
+
+fn read_layout(import: &Import) -> Result<Layout, Result<&'static str, Error>> {
+    let mut header = [0; HEADER_WORDS * 8];
+    if import.len() < PAGE {
+        return Err(Ok("it is shorter than a header"));
+    }
+    import.fetch(0, &mut header[..]).map_err(|error| Err(error.into()))?;
+    Layout::decode(words(&header), import.len()).map_err(Ok)
+}
+
+impl Sender {
+    /// The channel of this name.
+    pub fn builder(session: &Session, name: &str) -> SenderBuilder {
+        SenderBuilder {
+            session: session.clone(),
+            name: name.to_string(),
+            node: None,
+            owner: None,
+            wait: None,
+            timeout: session.timeout(),
+        }
+    }
+
+    /// How messages move, as the receiver chose.
+    pub fn technique(&self) -> Technique {
+        self.layout.technique
+    }
+
+    /// Name of the channel.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How long calls wait from here on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Which path bytes take, and why not a better one.
+    pub fn explain(&self) -> vmmc::Explanation {
+        self.import.explain()
+    }
+
+    /// This side's half of agreed memory: bytes are sent from where they lie here to the same place
+    /// at the receiver.
+    ///
+    /// # Panics
+    /// If the channel has no agreed memory: only one with DirectDMA has, unless its receiver says
+    /// otherwise.
+    pub fn agreed(&self) -> &Buffer {
+        self.agreed.as_ref().expect("a channel with agreed memory")
+    }
+
+    /// Sends a message, which can be changed or freed when this returns.
+    ///
+    /// With PIO it waits until the receiver has taken the message before; with CopyDMA while the
+    /// pool is full.
+    ///
+    /// # Errors
+    /// [`Error::WrongTechnique`] with DirectDMA, [`Error::MessageTooLong`], [`Error::TimedOut`],
+    /// [`Error::Transfer`], [`Error::Garbled`], [`Error::GivenUp`]. After an error the receiver
+    /// gets nothing of the message.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        match self.layout.technique {
+            Technique::Pio => self.send_parts(message, FragmentKind::Window),
+            Technique::CopyDma => self.send_parts(message, FragmentKind::Frames),
+            Technique::DirectDma => Err(self.wrong("send")),
+        }
+    }
+
+    /// Sends a range of [`agreed`](Self::agreed) memory to the same place at the receiver. The
+    /// range belongs to the transfer until that is ready.
+    ///
+    /// Nobody stops this from overwriting a message there that the receiver has not looked at.
+    ///
+    /// # Errors
+    /// [`Error::WrongTechnique`] unless the channel has DirectDMA; [`Error::Outside`]; else as
+    /// [`send`](Self::send).
+    pub fn send_agreed(&mut self, range: Range<u64>) -> Result<InFlight<'static>, Error> {
+        let Some(agreed) = self.agreed.clone().filter(|_| self.layout.technique == Technique::DirectDma) else {
+            return Err(self.wrong("send_agreed"));
+        };
+        let (offset, len) = (range.start, range.end.saturating_sub(range.start));
+        if range.end > self.layout.agreed || range.start > range.end {
+            return Err(Error::Outside { offset, len, size: self.layout.agreed });
+        }
+        let limit = self.begin()?;
+        self.wait_for_room(&limit, |outgoing| outgoing.number().is_some())?;
+        let at = self.layout.agreed_at() + offset;
+        let transfer = self.import.post_send(at, agreed.range(range), SendOptions::default())?;
+        self.notify(&Fragment { kind: FragmentKind::Agreed, total: len, at: 0, len, place: offset })?;
+        Ok(InFlight::new(transfer))
+    }
+
+    /// Waits until all that was sent is in the receiver's memory.
+    ///
+    /// # Errors
+    /// [`Error::Transfer`].
+    pub fn flush(&self) -> Result<(), Error> {
+        Ok(self.import.flush()?)
+    }
+
+    /// Says that a message of so many bytes is there, and moves none: for measurements of the
+    /// receiver alone.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    #[doc(hidden)]
+    pub fn announce(&mut self, len: u64) -> Result<(), Error> {
+        let kind = match self.layout.technique {
+            Technique::Pio => FragmentKind::Window,
+            Technique::CopyDma => FragmentKind::Frames,
+            Technique::DirectDma => FragmentKind::Agreed,
+        };
+        self.parts(len, kind, |_, _, _| Ok(()))
+    }
+
+    fn wrong(&self, call: &'static str) -> Error {
+        Error::WrongTechnique { name: self.name.clone(), technique: self.layout.technique, call }
+    }
+
+    fn send_parts(&mut self, message: &[u8], kind: FragmentKind) -> Result<(), Error> {
+        self.parts(message.len() as u64, kind, |import, to, part| {
+            Ok(import.send(to, &message[part.start as usize..part.end as usize])?)
+        })
+    }
+
+    /// Sends a message by parts: `part` brings a range of it to a place in the channel.
+    fn parts(
+        &mut self,
+        total: u64,
+        kind: FragmentKind,
+        mut part: impl FnMut(&Import, u64, Range<u64>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if total > MESSAGE_BYTES_MAX {
+            return Err(Error::MessageTooLong { len: total });
+        }
+        let limit = self.begin()?;
+        let mut at = 0;
+        loop {
+            let (place, len) = self.place(kind, total - at, &limit)?;
+            match kind {
+                FragmentKind::Frames => {
+                    let mut from = at;
+                    for run in frame_runs(&self.table, place, len.div_ceil(PAGE)) {
+                        let end = (from + run.len() as u64 * PAGE).min(at + len);
+                        part(&self.import, u64::from(run[0]) * PAGE, from..end)?;
+                        from = end;
+                    }
+                }
+                FragmentKind::Agreed => part(&self.import, self.layout.agreed_at(), at..at + len)?,
+                _ => part(&self.import, self.layout.window_at(), at..at + len)?,
+            }
+            self.notify(&Fragment { kind, total, at, len, place })?;
+            at += len;
+            self.unfinished = at < total;
+            if at == total {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for a place for the next bytes of a message; where it is, and how many fit.
+    fn place(&mut self, kind: FragmentKind, left: u64, limit: &Limit) -> Result<(u64, u64), Error> {
+        match kind {
+            FragmentKind::Frames => {
+                // A fragment may be as long as half of the pool, so that another one is filled
+                // while it is taken out.
+                let most = FRAGMENT_BYTES.min((self.layout.pool / 2).max(1) * PAGE);
+                let len = left.min(most);
+                let frames = len.div_ceil(PAGE);
+                self.wait_for_room(limit, |outgoing| outgoing.number().is_some() && outgoing.frames().0 >= frames)?;
+                Ok((self.outgoing.frames().1, len))
+            }
+            FragmentKind::Agreed => {
+                self.wait_for_room(limit, |outgoing| outgoing.number().is_some())?;
+                Ok((0, left.min(self.layout.agreed)))
+            }
+            _ => {
+                self.wait_for_room(limit, Outgoing::all_taken)?;
+                Ok((0, left.min(self.layout.window)))
+            }
+        }
+    }
+
+    /// Before a message: gives up the one before, if that was not sent to its end.
+    fn begin(&mut self) -> Result<Limit, Error> {
+        if self.given_up {
+            return Err(Error::GivenUp { name: self.name.clone() });
+        }
+        let limit = Limit::within(&self.session, self.timeout);
+        if self.unfinished {
+            self.wait_for_room(&limit, |outgoing| outgoing.number().is_some())?;
+            self.notify(&Fragment::abandon())?;
+            self.unfinished = false;
+        }
+        Ok(limit)
+    }
+
+    fn notify(&mut self, fragment: &Fragment) -> Result<(), Error> {
+        let number = self.outgoing.number().expect("room was waited for");
+        self.import.send(Fragment::notice_at(number), &fragment.encode(number))?;
+        self.outgoing.send(fragment);
+        Ok(())
+    }
+
+    /// Waits until the receiver has made room.
+    fn wait_for_room(&mut self, limit: &Limit, has_room: impl Fn(&Outgoing) -> bool) -> Result<(), Error> {
+        if has_room(&self.outgoing) {
+            return Ok(());
+        }
+        let (import, outgoing) = (&self.import, &mut self.outgoing);
+        let heard = poll(&self.session, limit, || {
+            if let Some(garbled) = hear(import, outgoing)? {
+                return Ok(Some(Some(garbled)));
+            }
+            Ok(has_room(outgoing).then_some(None))
+        })?;
+        match heard {
+            Some(None) => Ok(()),
+            Some(Some(garbled)) => {
+                self.given_up = true;
+                Err(Error::Garbled { name: self.name.clone(), garbled })
+            }
+            None => Err(limit.error(&self.session, &self.name, "the receiver took nothing")),
+        }
+    }
+}
+
+/// Reads what the receiver says; what of it cannot be.
+fn hear(import: &Import, outgoing: &mut Outgoing) -> Result<Option<Garbled>, Error> {
+    let mut heard = [0; HEARD_WORDS * 8];
+    import.fetch(HEARD_AT, &mut heard[..])?;
+    let [taken, given_back, _] = words(&heard);
+    Ok(outgoing.hear(taken, given_back).err())
+}

@@ -1,0 +1,80 @@
+//! Which technique a channel has, and what that means for its users.
+//!
+//! Invariant: what the functions here say of a technique is what docs/techniques.md says, whose
+//! every cell names a test. Source: [SEMANTICS §2].
+
+/// How the messages of a channel move. [SEMANTICS §2]
+///
+/// ```
+/// use vmmc_techniques::Technique;
+/// assert!(Technique::CopyDma.frees_on_return() && Technique::CopyDma.buffers_arrivals());
+/// assert!(!Technique::DirectDma.frees_on_return());
+/// assert_eq!("copydma".parse(), Ok(Technique::CopyDma));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Technique {
+    /// Programmed I/O: the sender stores into a window of the receiver's, which loads from it. One
+    /// message, or one window of a longer one, at a time.
+    Pio,
+    /// The sender copies into frames of a pool that the receiver has, and the receiver copies out
+    /// of them, fragment by fragment, so that both copies go on at once.
+    CopyDma,
+    /// Straight from memory of the sender to memory of the receiver that both agreed on when the
+    /// channel was opened.
+    DirectDma,
+}
+
+impl Technique {
+    /// All of them.
+    pub const ALL: [Technique; 3] = [Technique::Pio, Technique::CopyDma, Technique::DirectDma];
+
+    /// Whether the memory of a message can be used again when a send has returned. Else
+    /// [`is_ready`](crate::InFlight::is_ready) tells when.
+    pub fn frees_on_return(self) -> bool {
+        self != Technique::DirectDma
+    }
+
+    /// Whether messages arrive, and sends return, before the receiver asks for them, as far as the
+    /// pool reaches.
+    pub fn buffers_arrivals(self) -> bool {
+        self == Technique::CopyDma
+    }
+
+    /// Its name in documents and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Technique::Pio => "pio",
+            Technique::CopyDma => "copydma",
+            Technique::DirectDma => "directdma",
+        }
+    }
+
+    /// As the header of a channel has it.
+    pub(crate) fn code(self) -> u64 {
+        1 + Technique::ALL.iter().position(|one| *one == self).expect("it is one of all") as u64
+    }
+
+    pub(crate) fn of_code(code: u64) -> Option<Technique> {
+        Technique::ALL.into_iter().find(|one| one.code() == code)
+    }
+}
+
+impl std::fmt::Display for Technique {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no technique.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no technique; there are {known}", known = Technique::ALL.map(Technique::name).join(", "))]
+pub struct UnknownTechnique(pub String);
+
+impl std::str::FromStr for Technique {
+    type Err = UnknownTechnique;
+
+    fn from_str(name: &str) -> Result<Technique, UnknownTechnique> {
+        let found = Technique::ALL.into_iter().find(|one| one.name() == name);
+        found.ok_or_else(|| UnknownTechnique(name.to_string()))
+    }
+}
