@@ -75,6 +75,8 @@ pub mod section;
 pub mod stores;
 pub mod text;
 #[cfg(not(loom))]
+pub mod tun;
+#[cfg(not(loom))]
 pub mod udp;
 #[cfg(not(loom))]
 pub mod wait;
