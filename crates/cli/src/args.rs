@@ -8,7 +8,7 @@ pub(crate) mod utlb;
 use crate::commands::supervise::RunAs;
 use crate::commands::top::Sort;
 use crate::failure::EXIT_CODES;
-use crate::limits::{DEMO_RUNS, MEASURE_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
+use crate::limits::{DEMO_RUNS, MEASURE_TIME, NETWORK_RUNS, NETWORK_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
 use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -198,6 +198,9 @@ pub(crate) enum What {
     /// Stream sockets beside TCP, on one node or (`--path two-nodes`) between two: round trips,
     /// streams, short connections, thinking clients
     Sockets,
+    /// Streams and pings over emulated links, with loss, delay and short queues, beside TCP with
+    /// cubic and bbr; needs root
+    Network,
 }
 
 /// What to do about traces.
@@ -238,6 +241,7 @@ impl What {
             What::Redirect => "redirect",
             What::Utlb => "utlb",
             What::Sockets => "sockets",
+            What::Network => "network",
         }
     }
 }
@@ -305,10 +309,12 @@ pub(crate) struct Bench {
     /// Between nodes only with encryption
     #[arg(long)]
     pub(crate) sealed: bool,
-    /// Runs of every series, in turns [default: 25 of latency, bandwidth, fetch and atomic, else 5]
+    /// Runs of every series, in turns [default: 25 of latency, bandwidth, fetch and atomic, 3 of
+    /// network, else 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RUNS_MAX)))]
     runs: Option<u32>,
-    /// Time that one measurement aims at, milliseconds [default: 500 over the runs, but 15 to 100]
+    /// Time that one measurement aims at, milliseconds [default: 500 over the runs, but 15 to 100;
+    /// of network 3000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     time_ms: Option<u64>,
     /// How long the receiver sleeps before it is notified, microseconds (notify only)
@@ -317,6 +323,9 @@ pub(crate) struct Bench {
     /// What of it, separated by commas (sockets only) [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) part: Vec<Part>,
+    /// Over which links, separated by commas (network only) [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) link: Vec<Link>,
     /// Fail with exit code 6 when a promise is not met
     #[arg(long)]
     pub(crate) check: bool,
@@ -333,12 +342,17 @@ impl Bench {
                 TURNS
             }
             What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets => RUNS,
+            What::Network => NETWORK_RUNS,
         })
     }
 
     /// Time that one measurement aims at.
     pub(crate) fn time(&self) -> Duration {
-        self.time_ms.map_or_else(|| measure_time(SERIES_TIME, self.runs()), Duration::from_millis)
+        let unless_told = || match self.what {
+            What::Network => NETWORK_TIME,
+            _ => measure_time(SERIES_TIME, self.runs()),
+        };
+        self.time_ms.map_or_else(unless_told, Duration::from_millis)
     }
 }
 
@@ -357,6 +371,35 @@ pub(crate) enum Part {
     Silent,
     /// redis, nginx, PostgreSQL and iperf3 with and without `vmmc exec`
     Programs,
+}
+
+/// An emulated link of `bench network`: rate, one way, packets that its queue holds, loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Link {
+    /// 1 Gb/s, 0.1 ms, 256 packets
+    Lan,
+    /// The same, one packet in 1,000 lost
+    #[value(name = "lan-0.1")]
+    Lan01,
+    /// The same, one packet in 100 lost
+    #[value(name = "lan-1")]
+    Lan1,
+    /// 1 Gb/s, 5 ms, 1,000 packets
+    Wan,
+    /// The same, one packet in 10,000 lost
+    #[value(name = "wan-0.01")]
+    Wan001,
+    /// The same, one packet in 1,000 lost
+    #[value(name = "wan-0.1")]
+    Wan01,
+    /// 1 Gb/s, 5 ms, 50 packets
+    WanShallow,
+    /// 1 Gb/s, 5 ms, 1,000 packets, three packets in 100 late by up to a quarter round trip
+    WanReorder,
+    /// 200 Mb/s, 20 ms, 200 packets, one packet in 10,000 lost
+    Far,
+    /// 200 Mb/s, 2 ms, 200 packets: VMMC and TCP at the same time
+    Shared,
 }
 
 /// A peer, or none from an empty word.

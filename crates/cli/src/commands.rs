@@ -3,6 +3,7 @@
 //! Invariant: a command that only inspects nodes never starts one.
 
 pub(crate) mod bench;
+mod bench_network;
 pub(crate) mod bench_sockets;
 mod bench_utlb;
 pub(crate) mod demo;

@@ -166,3 +166,29 @@ pub(crate) const CORES_FOR_TWO_NODES: usize = 4;
 
 /// Time between two polls of a log that is followed.
 pub(crate) const LOG_LOOK: Duration = Duration::from_millis(200);
+
+/// Runs of every series of `vmmc bench network` unless `--runs` says otherwise, and the time of
+/// one: a stream on the longest of its links needs a second to find its rate.
+pub(crate) const NETWORK_RUNS: u32 = 3;
+/// See [`NETWORK_RUNS`].
+pub(crate) const NETWORK_TIME: Duration = Duration::from_secs(3);
+/// Packet size of an emulated link: Ethernet's.
+pub(crate) const WIRE_MTU: u16 = 1_500;
+/// Packets between a namespace and the emulator: two milliseconds of short ones.
+pub(crate) const WIRE_QUEUE: u16 = 2_000;
+/// Bytes of the longest packet that a device can give.
+pub(crate) const WIRE_PACKET_BYTES_MAX: usize = 64 << 10;
+/// Packets of one direction that the emulator takes before the other has its turn.
+pub(crate) const WIRE_BURST: usize = 64;
+/// Time between two checks of the emulator for changes.
+pub(crate) const WIRE_LOOK: Duration = Duration::from_millis(2);
+/// Bytes of one message of a stream over an emulated link.
+pub(crate) const STREAM_BYTES: usize = 256 << 10;
+/// Bytes of the export that such a stream goes to.
+pub(crate) const STREAM_EXPORT_BYTES: u64 = 64 << 20;
+/// Messages of a stream that are under way at once: several times what any of the links holds.
+pub(crate) const STREAM_TRANSFERS: usize = 32;
+/// Rest after each ping beside a stream, so that pings are no load.
+pub(crate) const PING_PAUSE: Duration = Duration::from_millis(2);
+/// Pings alone, at most: enough for their 99th percentile.
+pub(crate) const PINGS_ALONE_MAX: u64 = 2_000;

@@ -16,6 +16,7 @@
 
 pub(crate) mod kernel;
 pub(crate) mod limit;
+pub(crate) mod network;
 pub(crate) mod nodes;
 pub(crate) mod pair;
 pub(crate) mod ping;

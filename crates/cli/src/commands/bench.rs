@@ -28,6 +28,12 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     if bench.what == What::Sockets {
         return super::bench_sockets::run(bench);
     }
+    if bench.what == What::Network {
+        return super::bench_network::run(bench);
+    }
+    if !bench.link.is_empty() {
+        return Err(Failure::Usage("--link names an emulated link, which only `vmmc bench network` has".into()));
+    }
     let quiet = Quiet::start();
     let (rows, missing) = measure(bench)?;
     let made = format!("Made by `vmmc bench`, release {}, at {}.", env!("CARGO_PKG_VERSION"), utc(SystemTime::now()));
@@ -110,7 +116,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Rpc => vec![0, 4 << 10, 8 << 10, RPC_STREAM_BYTES],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
-        What::Utlb | What::Sockets => vec![],
+        What::Utlb | What::Sockets | What::Network => vec![],
     }
 }
 
@@ -180,7 +186,7 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("withdrawing, each of 1,024", Vmmc::PostRedirects { withdraw: true }),
         ],
         // They have plans of their own.
-        What::Utlb | What::Sockets => vec![],
+        What::Utlb | What::Sockets | What::Network => vec![],
     };
     for (key, what) in series {
         match &line.pair {
@@ -259,7 +265,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             }
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
-        What::Append | What::Gather | What::Utlb | What::Sockets => {}
+        What::Append | What::Gather | What::Utlb | What::Sockets | What::Network => {}
         What::Notify => {
             for asleep_us in bench.asleep_us.clone() {
                 for (series, by) in [("futex", Waker::Futex), ("pipe-wake", Waker::Pipe)] {

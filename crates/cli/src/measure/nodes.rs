@@ -65,7 +65,8 @@ pub(crate) fn setting(mine: &TemporaryNode, theirs: &TemporaryNode) -> Setting {
 /// A node with a name of its own.
 pub(crate) fn order(name: &str, key: Option<[u8; 32]>, peer: &[String]) -> NodeOrder {
     let number = NAMES.fetch_add(1, Ordering::Relaxed);
-    NodeOrder { name: format!("bench-{}-{number}-{name}", std::process::id()), key, peer: peer.to_vec() }
+    let name = format!("bench-{}-{number}-{name}", std::process::id());
+    NodeOrder { name, key, peer: peer.to_vec(), listen: None }
 }
 
 /// A cluster key for one measurement.

@@ -5,6 +5,7 @@
 
 use super::stats::Sample;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Which half of a pair a worker is.
@@ -304,6 +305,15 @@ pub(crate) struct NodeOrder {
     pub(crate) key: Option<[u8; 32]>,
     /// Addresses of a node that it is to know.
     pub(crate) peer: Vec<String>,
+    /// Where it listens; none: on loopback.
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+impl NodeOrder {
+    /// The same on another address.
+    pub(crate) fn listening(self, at: SocketAddr) -> NodeOrder {
+        NodeOrder { listen: Some(at), ..self }
+    }
 }
 
 /// What a helper is told.

@@ -27,7 +27,7 @@ use vmmc_node::{Embedded, KeySource, NodeConfig};
 
 impl TaskError {
     /// What the library says.
-    fn vmmc(error: impl std::fmt::Display) -> TaskError {
+    pub(super) fn vmmc(error: impl std::fmt::Display) -> TaskError {
         TaskError::Protocol(error.to_string())
     }
 }
@@ -43,9 +43,9 @@ pub(crate) struct Attached {
 
 /// Configuration of a node that lives as long as a measurement.
 pub(crate) fn temporary_node(order: &NodeOrder) -> Result<NodeConfig, TaskError> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let at = order.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
     let key = order.key.map_or(KeySource::Plain, KeySource::Given);
-    let config = NodeConfig::new(&order.name).listen(loopback).key(key).plain_trust_users();
+    let config = NodeConfig::new(&order.name).listen(at).key(key).plain_trust_users();
     if order.peer.is_empty() {
         return Ok(config);
     }

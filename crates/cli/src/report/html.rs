@@ -47,23 +47,32 @@ pub(crate) fn page(report: &Report) -> String {
     out + "</body></html>\n"
 }
 
-/// One chart for each size and kind of figure.
+/// One chart for each size and kind of figure; of a bench of links, for each link and what was done
+/// over it.
 fn charts(out: &mut String, report: &Report) {
-    for (kind, what) in [(false, "one way, less is better; logarithmic"), (true, "more is better")] {
-        let mut sizes: Vec<(u64, Option<u64>)> = Vec::new();
+    let by_link = report.bench == "network";
+    let title = |row: &Row, kind: bool| {
+        if let (true, Some(op)) = (by_link, &row.key.op) {
+            return format!("{}: {op}", row.key.path);
+        }
+        let name = if kind { "Bandwidth" } else { "Time" };
+        let asleep = row.key.asleep_us.map(|us| format!(", receiver asleep for {us} us")).unwrap_or_default();
+        format!("{name}, {}{asleep}", units::size(row.key.size_bytes))
+    };
+    let times = if by_link { "median, less is better; logarithmic" } else { "one way, less is better; logarithmic" };
+    for (kind, what) in [(false, times), (true, "more is better")] {
+        let mut titles: Vec<String> = Vec::new();
         for row in report.rows.iter().filter(|r| value(r, kind).is_some()) {
-            let key = (row.key.size_bytes, row.key.asleep_us);
-            if !sizes.contains(&key) {
-                sizes.push(key);
+            let title = title(row, kind);
+            if !titles.contains(&title) {
+                titles.push(title);
             }
         }
-        for (size, asleep) in sizes {
-            let group = |r: &&Row| (r.key.size_bytes, r.key.asleep_us) == (size, asleep) && value(r, kind).is_some();
+        for wanted in titles {
+            let group = |r: &&Row| value(r, kind).is_some() && title(r, kind) == wanted;
             let rows: Vec<&Row> = report.rows.iter().filter(group).collect();
-            let name = if kind { "Bandwidth" } else { "Time" };
-            let asleep = asleep.map(|us| format!(", receiver asleep for {us} us")).unwrap_or_default();
-            let _ = write!(out, "<h2>{name}, {}{asleep}</h2><small>{what}</small>", units::size(size));
-            chart(out, &rows, kind);
+            let _ = write!(out, "<h2>{}</h2><small>{what}</small>", escape(&wanted));
+            chart(out, &rows, kind, by_link);
         }
     }
 }
@@ -73,7 +82,7 @@ fn value(row: &Row, bandwidth: bool) -> Option<f64> {
 }
 
 /// Horizontal bars; times on a logarithmic scale, because they span several powers of ten.
-fn chart(out: &mut String, rows: &[&Row], bandwidth: bool) {
+fn chart(out: &mut String, rows: &[&Row], bandwidth: bool, by_link: bool) {
     let values: Vec<f64> = rows.iter().filter_map(|r| value(r, bandwidth)).collect();
     let max = values.iter().copied().fold(1.0, f64::max);
     let min = values.iter().copied().fold(f64::MAX, f64::min) / 2.0;
@@ -87,7 +96,7 @@ fn chart(out: &mut String, rows: &[&Row], bandwidth: bool) {
             out,
             "<text x=\"0\" y=\"{:.1}\">{}</text><rect class=\"{}\" x=\"{LABELS}\" y=\"{:.1}\" width=\"{w:.1}\" height=\"16\" rx=\"2\"/><text class=\"dim\" x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",
             y + 16.0,
-            escape(&label(row)),
+            escape(&if by_link { row.key.series.clone() } else { label(row) }),
             class(row),
             y + 3.0,
             LABELS + w + 6.0,
@@ -107,6 +116,8 @@ fn class(row: &Row) -> &'static str {
     match row.key.path.as_str() {
         "limit" => "limit",
         "kernel" | "tool" => "peer",
+        // Over links the carrier says whose it is.
+        _ if ["cubic", "bbr"].contains(&row.key.series.as_str()) => "peer",
         _ => "ours",
     }
 }

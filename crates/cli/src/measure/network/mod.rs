@@ -1,0 +1,212 @@
+//! TCP and VMMC over emulated links, between two network namespaces of this machine.
+//!
+//! ```text
+//!   namespace A, 10.99.0.1                                  namespace B, 10.99.0.2
+//!   TCP clients ─┐                                              ┌─ TCP servers
+//!   VMMC client ─┴─ node ── TUN ──▶ rate, delay, queue ──▶ TUN ─┴─ node ── exports
+//!                                   loss (wire.rs)
+//! ```
+//!
+//! Invariant: every measurement has connections, or nodes, of its own, so that none begins with
+//! what another has learned; bytes count when the other side has all of them.
+
+mod tcp;
+mod vmmc;
+mod wire;
+
+use super::TaskError;
+use super::stats::Sample;
+use crate::limits::{PARTNER_WAIT, PING_PAUSE, PINGS_ALONE_MAX, WIRE_MTU, WIRE_QUEUE};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use vmmc_host::tun::Tun;
+pub(crate) use wire::Conditions;
+use wire::Wire;
+
+/// Addresses of the two ends.
+const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// TCP with this congestion control of the kernel.
+    Tcp(&'static str),
+    /// Two nodes.
+    Vmmc {
+        /// They encrypt.
+        sealed: bool,
+    },
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// A stream of long messages.
+    Bulk,
+    /// A request of 8 bytes and its answer (of VMMC: a fetch), nothing beside.
+    Ping,
+    /// The same beside a stream.
+    PingBesideBulk,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A network namespace, and a thread in it that starts others there.
+struct Home(mpsc::Sender<Job>);
+
+/// A result that a thread of a namespace will have.
+struct Pending<T>(mpsc::Receiver<T>);
+
+impl<T> Pending<T> {
+    fn wait(self, within: Duration) -> Result<T, TaskError> {
+        self.0.recv_timeout(within).map_err(|e| match e {
+            mpsc::RecvTimeoutError::Timeout => TaskError::PartnerSilent,
+            mpsc::RecvTimeoutError::Disconnected => TaskError::PartnerGone,
+        })
+    }
+}
+
+impl Home {
+    fn open(address: Ipv4Addr) -> Result<(Home, Tun), TaskError> {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (ready, opened) = mpsc::channel();
+        std::thread::Builder::new().name("namespace".into()).spawn(move || {
+            let tun = Tun::in_new_network(address, 24, WIRE_MTU, WIRE_QUEUE);
+            let open = tun.is_ok();
+            let _ = ready.send(tun);
+            if open {
+                // The kernel shall not remember one connection's path for the next.
+                let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
+                inbox.into_iter().for_each(|job| drop(std::thread::spawn(job)));
+            }
+        })?;
+        let tun = Pending(opened).wait(PARTNER_WAIT)?.map_err(|e| TaskError::Protocol(e.to_string()))?;
+        Ok((Home(jobs), tun))
+    }
+
+    /// Does this on a thread of the namespace.
+    fn start<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Pending<T> {
+        let (done, result) = mpsc::channel();
+        // A thread that has ended drops the job, and with it the sender: that is what `wait` says.
+        let _ = self.0.send(Box::new(move || drop(done.send(work()))));
+        Pending(result)
+    }
+}
+
+/// Two namespaces and the link between them.
+pub(crate) struct World {
+    homes: [Home; 2],
+    wire: Wire,
+}
+
+impl World {
+    /// Makes them.
+    pub(crate) fn open(conditions: Conditions) -> Result<World, TaskError> {
+        let (near, one) = Home::open(ENDS[0])?;
+        let (far, other) = Home::open(ENDS[1])?;
+        Ok(World { homes: [near, far], wire: Wire::start([one, other], conditions)? })
+    }
+
+    /// Measures once over a link like this.
+    pub(crate) fn measure(
+        &self,
+        conditions: Conditions,
+        carrier: Carrier,
+        load: Load,
+        time: Duration,
+    ) -> Result<Sample, TaskError> {
+        self.wire.change(conditions);
+        let ends = self.ends(carrier)?;
+        let bulk = (load != Load::Ping).then(|| ends.bulk(time)).transpose()?;
+        if load == Load::Bulk {
+            return rate(bulk);
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let (pause, most) = match &bulk {
+            Some(_) => (PING_PAUSE, u64::MAX),
+            None => (Duration::ZERO, PINGS_ALONE_MAX),
+        };
+        let pings = ends.pings(Pings { time, pause, most, over: Arc::clone(&over) })?;
+        if bulk.is_some() {
+            rate(bulk)?;
+            over.store(true, Ordering::Relaxed);
+        }
+        let mut times = pings.wait(time + PARTNER_WAIT)??;
+        Sample::latency(&mut times, 1.0).ok_or_else(|| TaskError::Protocol("no ping was answered".into()))
+    }
+
+    /// Measures two streams at once over a link like this.
+    pub(crate) fn share(
+        &self,
+        conditions: Conditions,
+        carriers: [Carrier; 2],
+        time: Duration,
+    ) -> Result<[Sample; 2], TaskError> {
+        self.wire.change(conditions);
+        let [one, other] = carriers.map(|carrier| self.ends(carrier));
+        let (one, other) = (one?, other?);
+        let (first, second) = (one.bulk(time)?, other.bulk(time)?);
+        Ok([rate(Some(first))?, rate(Some(second))?])
+    }
+
+    fn ends(&self, carrier: Carrier) -> Result<Box<dyn Ends + '_>, TaskError> {
+        Ok(match carrier {
+            Carrier::Tcp(control) => Box::new(tcp::Tcp { homes: &self.homes, control }),
+            Carrier::Vmmc { sealed } => Box::new(vmmc::Nodes::start(&self.homes, sealed)?),
+        })
+    }
+}
+
+/// How pings are made.
+struct Pings {
+    /// For so long, alone.
+    time: Duration,
+    /// With so long a rest after each.
+    pause: Duration,
+    /// At most so many.
+    most: u64,
+    /// The stream beside them is over.
+    over: Arc<AtomicBool>,
+}
+
+impl Pings {
+    /// Nanoseconds of each.
+    fn make(&self, mut ping: impl FnMut() -> Result<(), TaskError>) -> Result<Vec<f64>, TaskError> {
+        let begun = Instant::now();
+        let mut times = Vec::new();
+        let beside = self.pause > Duration::ZERO;
+        let goes_on = |done: usize| {
+            let timed_out = !beside && begun.elapsed() >= self.time;
+            !timed_out && (done as u64) < self.most && !self.over.load(Ordering::Relaxed)
+        };
+        while times.is_empty() || goes_on(times.len()) {
+            let one = Instant::now();
+            ping()?;
+            times.push(one.elapsed().as_nanos() as f64);
+            if beside {
+                std::thread::sleep(self.pause);
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// Bytes, and the time until the other side had them.
+type Moved = (u64, Duration);
+
+/// Two ends with what runs there.
+trait Ends {
+    /// Starts a stream of about that time.
+    fn bulk(&self, time: Duration) -> Result<Pending<Result<Moved, TaskError>>, TaskError>;
+    /// Starts pings.
+    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<f64>, TaskError>>, TaskError>;
+}
+
+fn rate(bulk: Option<Pending<Result<Moved, TaskError>>>) -> Result<Sample, TaskError> {
+    let bulk = bulk.ok_or_else(|| TaskError::Protocol("no stream was started".into()))?;
+    let (bytes, taken) = bulk.wait(crate::limits::MEASUREMENT_WAIT)??;
+    Ok(Sample::Bandwidth { bytes_per_s: bytes as f64 / taken.as_secs_f64() })
+}

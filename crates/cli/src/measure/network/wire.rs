@@ -1,0 +1,247 @@
+//! An emulated link between two TUN devices: rate, delay, a bounded queue, random loss and
+//! reordering, the same in both directions.
+//!
+//! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
+//! rate and the delay after that; with the same seed the same packets are lost.
+
+use super::super::TaskError;
+use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vmmc_host::tun::Tun;
+
+/// What a link is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Conditions {
+    /// Millions of bits a second.
+    pub(crate) rate_mbit: u32,
+    /// From one end to the other, microseconds.
+    pub(crate) one_way_us: u32,
+    /// Packets of full size that wait at most.
+    pub(crate) queue_packets: u32,
+    /// Packets lost, of 100,000.
+    pub(crate) lost: u32,
+    /// Packets that come later, by up to half of the delay, of 100,000.
+    pub(crate) late: u32,
+}
+
+/// Bytes of a packet of full size.
+const PACKET_BYTES: u64 = 1_500;
+
+/// Where the random numbers of the two directions begin.
+const SEEDS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0x3c6e_f372_fe94_f82a];
+
+/// One direction: decides about packets, and holds them until they arrive.
+struct Direction {
+    conditions: Conditions,
+    /// When the link has sent what it has, nanoseconds.
+    free_ns: u64,
+    /// By arrival, then in the order of sending.
+    under_way: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    sent: u64,
+    random: u64,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Direction {
+    fn new(conditions: Conditions, seed: u64) -> Direction {
+        let under_way = BinaryHeap::new();
+        Direction { conditions, free_ns: 0, under_way, sent: 0, random: seed, spare: Vec::new() }
+    }
+
+    /// xorshift64.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    fn happens(&mut self, of_100_000: u32) -> bool {
+        self.below(100_000) < of_100_000.into()
+    }
+
+    fn nanos_of(&self, bytes: u64) -> u64 {
+        bytes * 8_000 / u64::from(self.conditions.rate_mbit)
+    }
+
+    /// Takes a packet in, or loses it.
+    fn admit(&mut self, now_ns: u64, packet: &[u8]) {
+        if self.happens(self.conditions.lost) {
+            return;
+        }
+        let start_ns = self.free_ns.max(now_ns);
+        let room_ns = self.nanos_of(PACKET_BYTES * u64::from(self.conditions.queue_packets));
+        if start_ns - now_ns >= room_ns {
+            return;
+        }
+        self.free_ns = start_ns + self.nanos_of(packet.len() as u64);
+        let delay_ns = u64::from(self.conditions.one_way_us) * 1_000;
+        let mut at_ns = self.free_ns + delay_ns;
+        if self.happens(self.conditions.late) {
+            at_ns += self.below(delay_ns / 2 + 1);
+        }
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(packet);
+        self.under_way.push(Reverse((at_ns, self.sent, copy)));
+        self.sent += 1;
+    }
+
+    /// When the next packet arrives.
+    fn next_ns(&self) -> Option<u64> {
+        self.under_way.peek().map(|Reverse((at_ns, ..))| *at_ns)
+    }
+
+    /// Gives the packets that have arrived.
+    fn arrived(&mut self, now_ns: u64, mut deliver: impl FnMut(&[u8])) {
+        while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            let Some(Reverse((.., packet))) = self.under_way.pop() else { break };
+            deliver(&packet);
+            self.spare.push(packet);
+        }
+    }
+}
+
+/// A link that works, on a thread of its own, until it is dropped.
+pub(super) struct Wire {
+    wanted: Arc<Mutex<Option<Conditions>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Wire {
+    /// Between these two, with these conditions at first.
+    pub(super) fn start(ends: [Tun; 2], conditions: Conditions) -> Result<Wire, TaskError> {
+        let wanted = Arc::new(Mutex::new(Some(conditions)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (changes, ending) = (Arc::clone(&wanted), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("wire".into()).spawn(move || {
+            // A wake-up a few microseconds late is a delay that nobody asked for.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            carry(&ends, &changes, &ending);
+        })?;
+        Ok(Wire { wanted, stop, thread: Some(thread) })
+    }
+
+    /// Changes the conditions; what is under way is lost, and the random numbers begin anew.
+    pub(super) fn change(&self, conditions: Conditions) {
+        *self.wanted.lock().unwrap_or_else(|broken| broken.into_inner()) = Some(conditions);
+        std::thread::sleep(2 * WIRE_LOOK);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn carry(ends: &[Tun; 2], wanted: &Mutex<Option<Conditions>>, stop: &AtomicBool) {
+    let begun = Instant::now();
+    let now_ns = || begun.elapsed().as_nanos() as u64;
+    let mut directions: Option<[Direction; 2]> = None;
+    let mut packet = vec![0u8; WIRE_PACKET_BYTES_MAX];
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(conditions) = wanted.lock().unwrap_or_else(|broken| broken.into_inner()).take() {
+            directions = Some(SEEDS.map(|seed| Direction::new(conditions, seed)));
+        }
+        let Some(directions) = directions.as_mut() else { break };
+        let now = now_ns();
+        let next = directions.iter().filter_map(Direction::next_ns).min();
+        let wait = next.map_or(WIRE_LOOK, |at| Duration::from_nanos(at.saturating_sub(now)).min(WIRE_LOOK));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
+        let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
+        let _ = poll(&mut fds, Some(&timeout));
+        for (from, direction) in ends.iter().zip(directions.iter_mut()) {
+            for _ in 0..WIRE_BURST {
+                let Ok(len) = rustix::io::read(from, &mut packet) else { break };
+                direction.admit(now_ns(), &packet[..len]);
+            }
+        }
+        for (to, direction) in ends.iter().rev().zip(directions.iter_mut()) {
+            // What the other end has no room for is lost, as on any link.
+            direction.arrived(now_ns(), |packet| {
+                let _ = rustix::io::write(to, packet);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Conditions = Conditions { rate_mbit: 1_000, one_way_us: 100, queue_packets: 10, lost: 0, late: 0 };
+
+    fn all(direction: &mut Direction) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        direction.arrived(u64::MAX, |packet| got.push(packet.to_vec()));
+        got
+    }
+
+    #[test]
+    fn a_packet_arrives_after_its_bytes_and_the_delay() {
+        let mut direction = Direction::new(CALM, 1);
+        direction.admit(1_000, &[7; 1_500]);
+        direction.admit(1_000, &[8; 750]);
+        // 1,500 bytes take 12 us at 1 Gb/s.
+        assert_eq!(direction.next_ns(), Some(1_000 + 12_000 + 100_000));
+        let mut got = 0;
+        direction.arrived(113_000, |packet| got += packet.len());
+        assert_eq!((got, direction.next_ns()), (1_500, Some(1_000 + 18_000 + 100_000)));
+    }
+
+    #[test]
+    fn a_full_queue_loses_and_empties_with_time() {
+        let mut direction = Direction::new(CALM, 1);
+        (0..30).for_each(|_| direction.admit(0, &[0; 1_500]));
+        assert_eq!(direction.under_way.len(), 10);
+        direction.admit(12_000, &[0; 1_500]);
+        assert_eq!(direction.under_way.len(), 11);
+    }
+
+    #[test]
+    fn losses_have_their_rate_and_are_the_same_each_time() {
+        let lossy = Conditions { lost: 1_000, ..CALM };
+        let run = || {
+            let mut direction = Direction::new(lossy, 5);
+            (0..100_000u64).for_each(|i| direction.admit(i * 20_000, &i.to_le_bytes()));
+            all(&mut direction)
+        };
+        let got = run();
+        assert!((98_700..99_300).contains(&got.len()), "{}", got.len());
+        assert_eq!(got, run());
+    }
+
+    #[test]
+    fn late_packets_come_later_by_half_of_the_delay_at_most_and_none_is_lost() {
+        let late = Conditions { late: 3_000, ..CALM };
+        let mut direction = Direction::new(late, 5);
+        let mut overtaken = 0;
+        let mut largest = 0;
+        for i in 0..10_000u64 {
+            direction.admit(i * 12_000, &i.to_le_bytes());
+        }
+        let got = all(&mut direction);
+        assert_eq!(got.len(), 10_000);
+        for packet in got {
+            let number = u64::from_le_bytes(packet.try_into().unwrap());
+            overtaken += u64::from(number < largest);
+            // 50 us are four packets.
+            assert!(number + 5 >= largest);
+            largest = largest.max(number);
+        }
+        assert!((100..400).contains(&overtaken), "{overtaken}");
+    }
+}

@@ -1,0 +1,56 @@
+//! `vmmc bench network` over real TUN devices and namespaces, or what it says where it may not.
+//!
+//! Invariant: what the bench starts ends with it.
+
+mod common;
+
+use common::{Folder, as_nobody, fails, no_other_user, text, vmmc};
+
+#[test]
+fn a_network_bench_measures_every_carrier_or_says_what_it_needs() {
+    let page = Folder::new();
+    let html = page.file("network.html");
+    let args = ["bench", "network", "--json", "--runs", "1", "--time-ms", "200", "--link", "lan,shared"];
+    let output = vmmc(&[&args[..], &["--html", &html]].concat());
+    let said = text(&output.stderr);
+    if said.contains("this needs root") {
+        return eprintln!("skipped: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let rows = report["rows"].as_array().expect("rows are a list");
+    let carriers = ["cubic", "bbr", "vmmc"];
+    let missing = report["missing"].to_string();
+    for series in carriers.into_iter().filter(|series| !missing.contains(series)) {
+        for (op, figure) in [("stream", "bytes_per_s"), ("ping", "p99_ns"), ("ping beside stream", "p99_ns")] {
+            let wanted = |r: &&serde_json::Value| r["series"] == series && r["path"] == "lan" && r["op"] == op;
+            let row = rows.iter().find(wanted).unwrap_or_else(|| panic!("no row {series} {op}: {report}"));
+            assert!(row[figure].as_f64() > Some(0.0), "{row}");
+        }
+        // Nobody is faster than the link, and no answer comes before its packets can.
+        let of = |op: &str| rows.iter().find(|r| r["series"] == series && r["op"] == op).expect("seen above");
+        assert!(of("stream")["bytes_per_s"].as_f64() < Some(125e6), "{report}");
+        assert!(of("ping")["p50_ns"].as_f64() > Some(200e3), "{report}");
+    }
+    assert!(rows.iter().any(|r| r["path"] == "shared" && r["bytes_per_s"].as_f64() > Some(0.0)), "{report}");
+    let page = std::fs::read_to_string(html).expect("the page was written");
+    assert!(page.contains("<svg") && page.contains("lan: ping beside stream"));
+}
+
+#[test]
+fn who_may_not_make_namespaces_is_told_what_it_takes() {
+    if let Some(why) = no_other_user() {
+        return eprintln!("skipped: {why}");
+    }
+    let output = as_nobody(&["bench", "network", "--link", "lan"]).output().expect("it can be started");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("root") && said.contains("unshare"), "{said}");
+}
+
+#[test]
+fn a_link_belongs_to_the_network_bench() {
+    let said = fails(2, &["bench", "latency", "--link", "lan"]);
+    assert!(said.contains("--link") && said.contains("bench network"), "{said}");
+    assert!(fails(2, &["bench", "network", "--check"]).contains("no promises"));
+}
