@@ -376,10 +376,12 @@ impl Connection {
             Payload::Frames(run, _) => Some(run),
             Payload::None | Payload::ByToken(_) => None,
         });
-        match quiet {
-            Some(0) => Ok(()),
-            quiet => self.mark_board(quiet.is_some()),
+        if quiet != Some(0) {
+            // The message is there, and may have been taken already: that the board has gone since
+            // is of no harm to it. A later call says so.
+            let _ = self.mark_board(quiet.is_some());
         }
+        Ok(())
     }
 
     /// Marks the board, for the owner may not poll this channel. A mapped sender has seen that it
@@ -448,5 +450,39 @@ impl Drop for Connection {
         let call = Call::Leave { number: self.number };
         let options = AppendOptions { timeout: Some(Duration::ZERO), notify: true, ..AppendOptions::default() };
         let _ = self.calls.try_append(&call.to_bytes(), options);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmmc_node::{Embedded, KeySource, NodeConfig};
+
+    #[test]
+    fn a_message_that_has_arrived_is_sent_although_its_owner_goes_before_it_is_told() {
+        let config = NodeConfig::new("connection-board").key(KeySource::Plain);
+        let node = Embedded::start(config).expect("the node starts");
+        let session = || Session::over(node.attach().expect("it lets us in")).expect("a session");
+        let (owner, sender) = (session(), session());
+        let mut endpoint = owner.endpoint("goes").create().expect("an endpoint");
+        let mut connection = std::thread::scope(|scope| {
+            let connected = scope.spawn(|| sender.connect("goes").open().expect("it is let in"));
+            while !connected.is_finished() {
+                assert!(endpoint.poll().expect("the owner is here").is_none());
+            }
+            connected.join().expect("no panic")
+        });
+        // The owner polls the sender no more, so the board is to be marked; and that has gone.
+        let mut quiet = [0; 8];
+        while quiet == [0; 8] {
+            connection.channel.fetch(AGREED + QUIET_AT, &mut quiet[..]).expect("it is there");
+            assert!(endpoint.poll().expect("the owner is here").is_none());
+        }
+        let board = owner.export(64).create().expect("an export");
+        connection.board = sender.import_id(board.id()).rights(Rights::WRITE).open().expect("an import");
+        board.unexport().expect("it ends");
+        connection.send(b"it is there", b"").expect("it has arrived");
+        let message = endpoint.wait().expect("it is found without a mark");
+        assert_eq!(message.control(), b"it is there");
     }
 }
