@@ -142,6 +142,34 @@ impl Job {
         Ok(view.nodes.get(node as usize).map(|node| node.name.clone()).unwrap_or_default())
     }
 
+    /// How calls of this process name the node of a rank, as
+    /// [`ConnectionBuilder::node`](vmmc::ConnectionBuilder::node) wants it; none: it is the node of
+    /// this process.
+    ///
+    /// # Errors
+    /// [`JobError::NoRank`].
+    pub fn place_of(&self, rank: u32) -> Result<Option<String>, JobError> {
+        let view = self.lock();
+        let (_, node) = entry(&view, rank)?;
+        Ok(view.nodes.get(node as usize).filter(|_| node != view.own).map(|place| place.locator.clone()))
+    }
+
+    /// The state of each rank as it is now, and the number of that view; none: it is still the view
+    /// of this number. It is looked at in memory, takes up nothing, and so changes no collective
+    /// call; it is for models that watch members by themselves. Numbers begin with 1.
+    ///
+    /// # Errors
+    /// [`JobError::Transfer`] when the supervisor has gone, which ends the job.
+    pub fn states_since(&self, view: u64) -> Result<Option<(u64, Vec<MemberState>)>, JobError> {
+        let now = match &self.source {
+            Source::Supervised { table, .. } if View::number(table)? == view => return Ok(None),
+            Source::Supervised { table, .. } => View::read(table)?,
+            Source::Fixed => self.lock().clone(),
+        };
+        let states = now.ranks.iter().map(|(state, _)| *state).collect();
+        Ok((now.number != view).then_some((now.number, states)))
+    }
+
     /// State of a rank, as of the last [`changes`](Self::changes).
     ///
     /// # Errors
