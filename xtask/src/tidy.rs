@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc", &["vmmc-host", "vmmc-nic", "vmmc-utlb"]),
     ("onc-rpc", &[]),
     ("vmmc-job", &["vmmc", "vmmc-host"]),
+    ("vmmc-mp", &["vmmc", "vmmc-host", "vmmc-job"]),
     ("vmmc-rpc", &["vmmc", "vmmc-host", "vmmc-rpc-macros"]),
     ("vmmc-rpc-macros", &[]),
     ("vmmc-techniques", &["vmmc", "vmmc-host"]),

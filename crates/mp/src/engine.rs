@@ -1,0 +1,333 @@
+//! Calls that wait: they take what comes, send on what waits, and sleep while there is nothing.
+//!
+//! Invariant: progress is made in calls alone. One thread at a time has the state; one that waits
+//! lets others in. Every wait has a deadline, and ends when what it waits for cannot come any more.
+
+use crate::error::MpError;
+use crate::limits::{
+    MEMBERS_LOOK, OTHERS_TURNS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, SENDS_A_LOOK, SHARED_SLEEP_MAX, TAKEN_AT_ONCE,
+    TURNS_A_LOOK,
+};
+use crate::matching::Pattern;
+use crate::memory::{Payload, Place, Room};
+use crate::state::{Direct, Held, Received, State};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+use vmmc::{Deadline, Endpoint, Message, Session, WaitError};
+use vmmc_host::wait::is_interrupted;
+use vmmc_job::Job;
+
+/// What all groups of a member stand on.
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    /// Threads that wait for it.
+    waiters: AtomicU32,
+    /// Some thread has waited for another one.
+    several: AtomicBool,
+    pub(crate) session: Session,
+    pub(crate) timeout: Duration,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) job: Option<Arc<Job>>,
+}
+
+pub(crate) struct Engine {
+    endpoint: Endpoint,
+    message: Message,
+    pub(crate) state: State,
+    /// Sends since it was last looked what has come.
+    sends: u32,
+}
+
+impl Engine {
+    pub(crate) fn new(endpoint: Endpoint, state: State) -> Engine {
+        Engine { endpoint, message: Message::default(), state, sends: 0 }
+    }
+
+    /// Takes one message, if one is here, and sends on what waits.
+    #[inline]
+    fn progress(&mut self, direct: &mut Direct<'_>) -> Result<bool, MpError> {
+        if self.state.has_something_to_do() || self.state.has_news() {
+            self.state.pump();
+        }
+        let came = self.endpoint.poll_into(&mut self.message)?;
+        if came {
+            self.state.handle(&mut self.message, direct);
+        }
+        Ok(came)
+    }
+
+    /// Takes what is here, up to a bound.
+    pub(crate) fn take_all(&mut self, direct: &mut Direct<'_>) -> Result<(), MpError> {
+        for _ in 0..TAKEN_AT_ONCE {
+            if !self.progress(direct)? {
+                break;
+            }
+        }
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), MpError> {
+        self.state.aborted.clone().map_or(Ok(()), Err)
+    }
+
+    /// Learns of members that have gone: first their last messages are taken.
+    fn look_at_members(&mut self, direct: &mut Direct<'_>) -> Result<(), MpError> {
+        for (rank, how) in self.state.look_at_members()? {
+            while self.progress(direct)? {}
+            self.state.member_gone(rank, how);
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a message comes, which is taken, or for a while.
+    fn sleep(&mut self, direct: &mut Direct<'_>, until: Deadline) -> Result<bool, MpError> {
+        match self.endpoint.wait_into(&mut self.message, until) {
+            Ok(()) => {
+                self.state.handle(&mut self.message, direct);
+                Ok(true)
+            }
+            Err(WaitError::TimedOut { .. }) if !is_interrupted() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, timeout: Duration, size: u32, job: Option<Arc<Job>>) -> Shared {
+        let (session, rank) = (engine.state.session.clone(), engine.state.rank);
+        let (waiters, several) = (AtomicU32::new(0), AtomicBool::new(false));
+        Shared { engine: Mutex::new(engine), waiters, several, session, timeout, rank, size, job }
+    }
+
+    /// The state, not in the child of a fork: a thread of the parent's may have had it then.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>, MpError> {
+        self.session.must_be_here()?;
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(engine),
+            Err(TryLockError::WouldBlock) => Ok(self.lock_in_turn()),
+            Err(TryLockError::Poisoned(_)) => panic!("no panic while the lock is held"),
+        }
+    }
+
+    #[cold]
+    fn lock_in_turn(&self) -> MutexGuard<'_, Engine> {
+        self.several.store(true, Ordering::Relaxed);
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let engine = self.engine.lock().expect("no panic while the lock is held");
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        engine
+    }
+
+    /// Waits until `ready` gives something; says so beside the state, which others have had
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn wait<'e, 'd, T>(
+        &'e self,
+        mut engine: MutexGuard<'e, Engine>,
+        what: &'static str,
+        direct: &mut Direct<'d>,
+        mut ready: impl FnMut(&mut State, &mut Direct<'d>) -> Option<T>,
+    ) -> (MutexGuard<'e, Engine>, Result<T, MpError>) {
+        let mut wait = Wait { turns: 0, end: None, pause: ROOM_SLEEP_MIN };
+        loop {
+            if let Some(result) = ready(&mut engine.state, direct) {
+                return (engine, Ok(result));
+            }
+            match self.turn(&mut engine, direct, &mut wait) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let late = wait.end.is_some_and(|end| self.session.deadline(Duration::ZERO) >= end);
+                    if late {
+                        let result = ready(&mut engine.state, direct);
+                        let result = result.ok_or_else(|| MpError::timed_out(what, self.timeout));
+                        return (engine, result);
+                    }
+                }
+                Err(error) => return (engine, Err(error)),
+            }
+            if self.several.load(Ordering::Relaxed) && self.waiters.load(Ordering::Relaxed) > 0 {
+                engine = self.let_others_in(engine);
+            }
+        }
+    }
+
+    /// One look for something; sleeps if there is nothing. False: nothing came.
+    #[inline]
+    fn turn(&self, engine: &mut Engine, direct: &mut Direct<'_>, wait: &mut Wait) -> Result<bool, MpError> {
+        engine.check()?;
+        wait.turns = wait.turns.wrapping_add(1);
+        if wait.turns % TURNS_A_LOOK == 0 {
+            engine.look_at_members(direct)?;
+        }
+        if engine.progress(direct)? {
+            return Ok(true);
+        }
+        let end = *wait.end.get_or_insert_with(|| self.session.deadline(self.timeout));
+        let mut slice = MEMBERS_LOOK;
+        if engine.state.has_something_to_do() {
+            // Nobody says when there is room, or a connection.
+            slice = wait.pause;
+            wait.pause = (wait.pause * 2).min(ROOM_SLEEP_MAX);
+        } else {
+            wait.pause = ROOM_SLEEP_MIN;
+        }
+        if self.several.load(Ordering::Relaxed) {
+            slice = slice.min(SHARED_SLEEP_MAX);
+        }
+        let came = engine.sleep(direct, self.session.deadline(slice).min(end))?;
+        if !came {
+            engine.look_at_members(direct)?;
+        }
+        Ok(came)
+    }
+
+    /// Gives the state to threads that wait for it, and takes it again.
+    #[cold]
+    fn let_others_in<'e>(&'e self, engine: MutexGuard<'e, Engine>) -> MutexGuard<'e, Engine> {
+        drop(engine);
+        for _ in 0..OTHERS_TURNS {
+            std::thread::yield_now();
+            if self.waiters.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+        }
+        self.lock_in_turn()
+    }
+
+    /// Sends a message; on return its memory is free.
+    #[inline]
+    pub(crate) fn send(&self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<(), MpError> {
+        let mut engine = self.lock()?;
+        engine.check()?;
+        engine.sends += 1;
+        if engine.sends >= SENDS_A_LOOK {
+            engine.sends = 0;
+            engine.take_all(&mut Direct::default())?;
+        }
+        if engine.state.send_now(rank, context, tag, payload)? {
+            return Ok(());
+        }
+        self.send_slowly(engine, rank, context, tag, payload)
+    }
+
+    #[inline(never)]
+    fn send_slowly<'e>(
+        &'e self,
+        mut engine: MutexGuard<'e, Engine>,
+        rank: u32,
+        context: u32,
+        tag: u64,
+        payload: Payload<'_>,
+    ) -> Result<(), MpError> {
+        // That there is room may be among what has come.
+        engine.take_all(&mut Direct::default())?;
+        if engine.state.send_now(rank, context, tag, payload)? {
+            return Ok(());
+        }
+        let id = engine.state.send_in_turn(rank, context, tag, payload.len(), held(payload)?)?;
+        let ready = |state: &mut State, _: &mut Direct<'_>| {
+            state.serve(id, Some(payload));
+            state.take_send(id).map(|(done, _)| done)
+        };
+        let (mut engine, result) = self.wait(engine, "send", &mut Direct::default(), ready);
+        if result.is_err() {
+            engine.state.drop_send(id);
+            engine.state.pump();
+        }
+        result?
+    }
+
+    /// Receives a message into the caller's memory.
+    #[inline]
+    pub(crate) fn receive(&self, pattern: Pattern, room: Room<'_>) -> Received {
+        let mut engine = self.lock()?;
+        engine.check()?;
+        let len = room.len();
+        let (place, memory) = parts_of(room);
+        let mut direct = Direct { receive: None, memory };
+        let id = engine.state.receive(pattern, len, place, None, &mut direct)?;
+        let ready = |state: &mut State, direct: &mut Direct<'_>| state.take_receive_of(id, direct);
+        let (mut engine, result) = self.wait(engine, "receive", &mut direct, ready);
+        if result.is_err() {
+            engine.state.drop_receive(id);
+            engine.state.pump();
+        }
+        result?
+    }
+
+    /// Sends one message and receives another, in whatever order the other member does it.
+    pub(crate) fn exchange(
+        &self,
+        (rank, context, tag): (u32, u32, u64),
+        payload: Payload<'_>,
+        pattern: Pattern,
+        room: Room<'_>,
+    ) -> Received {
+        let mut engine = self.lock()?;
+        engine.check()?;
+        let len = room.len();
+        let (place, memory) = parts_of(room);
+        let mut direct = Direct { receive: None, memory };
+        let receive = engine.state.receive(pattern, len, place, None, &mut direct)?;
+        let mut begin = || match engine.state.send_now(rank, context, tag, payload)? {
+            true => Ok(None),
+            false => engine.state.send_in_turn(rank, context, tag, payload.len(), held(payload)?).map(Some),
+        };
+        let mut send = match begin() {
+            Ok(send) => send,
+            Err(error) => {
+                engine.state.drop_receive(receive);
+                return Err(error);
+            }
+        };
+        let begun = send;
+        let mut received = None;
+        let ready = |state: &mut State, direct: &mut Direct<'_>| {
+            if let Some(id) = send {
+                state.serve(id, Some(payload));
+                match state.take_send(id) {
+                    Some((Err(error), _)) => return Some(Err(error)),
+                    Some((Ok(()), _)) => send = None,
+                    None => {}
+                }
+            }
+            received = received.take().or_else(|| state.take_receive_of(receive, direct));
+            match (&received, send) {
+                (Some(Err(_)), _) | (Some(_), None) => received.take(),
+                _ => None,
+            }
+        };
+        let (mut engine, result) = self.wait(engine, "exchange", &mut direct, ready);
+        let result = result.and_then(|result| result);
+        if result.is_err() {
+            engine.state.drop_receive(receive);
+            begun.into_iter().for_each(|id| engine.state.drop_send(id));
+            engine.state.pump();
+        }
+        result
+    }
+}
+
+/// How far a wait is.
+struct Wait {
+    turns: u32,
+    end: Option<Deadline>,
+    pause: Duration,
+}
+
+/// Memory for a receive: a place of its own, or the caller's.
+fn parts_of(room: Room<'_>) -> (Option<Place>, Option<&mut [u8]>) {
+    match room {
+        Room::Slice(slice) => (None, Some(slice)),
+        Room::Place(place) => (Some(place.clone()), None),
+    }
+}
+
+/// What a send of the caller's memory holds: a short one a copy, so that it can go without him.
+fn held(payload: Payload<'_>) -> Result<Held, MpError> {
+    let short = payload.len() <= crate::limits::EAGER_BYTES_MAX;
+    if short { Ok(Held::Copy(payload.to_vec()?)) } else { Ok(Held::Caller) }
+}

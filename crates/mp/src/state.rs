@@ -1,0 +1,337 @@
+//! What a member knows of its messages: who the others are, which sends and receives are under way,
+//! and what has come and waits.
+//!
+//! ```text
+//!  short  ── Eager ─▶ receive, or kept: up to 256 KiB of a sender ── Taken ─▶ the sender may go on so
+//!  long   ── Ask ──▶ receive ── Go, a token for each part ──▶ parts by token ──▶ its memory
+//! ```
+//!
+//! Here is what comes in; `sending.rs`, `receiving.rs` and `leaving.rs` have the rest.
+//!
+//! Invariant: what goes to one member goes in the order in which it was begun, whichever way. What
+//! a member says is held against what it may say, and who breaks that is cut off. Nothing here
+//! waits.
+
+mod leaving;
+mod receiving;
+mod sending;
+
+use crate::connecting::Connecting;
+use crate::error::{Gone, MpError};
+use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, MESSAGE_COST, TOLD_EACH, UNEXPECTED_BYTES_MAX};
+use crate::matching::{Envelope, Matcher};
+use crate::members::Members;
+use crate::slab::Slab;
+use crate::wire::{Encoded, Said, VERSION};
+pub(crate) use leaving::context_of;
+pub(crate) use receiving::{Direct, Receive, Received};
+pub(crate) use sending::{Held, Send};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use vmmc::{Connection, Message, Nanos, Sender, Session, TokenPool};
+
+/// See the module page.
+pub(crate) struct State {
+    pub(crate) session: Session,
+    pub(crate) rank: u32,
+    pub(crate) members: Members,
+    pool: TokenPool,
+    connecting: Arc<Connecting>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) matcher: Matcher<Waiting>,
+    pub(crate) receives: Slab<Receive>,
+    pub(crate) sends: Slab<Send>,
+    /// Members that something waits to go to.
+    busy: VecDeque<u32>,
+    /// Sends of long messages whose next part may go.
+    granted: VecDeque<u32>,
+    /// Receives of long messages that wait for a buffer.
+    starved: VecDeque<u32>,
+    /// Members of each group, by its number.
+    pub(crate) groups: HashMap<u32, Arc<[u32]>>,
+    pub(crate) aborted: Option<MpError>,
+    /// Some member has gone.
+    pub(crate) some_gone: bool,
+    looked_at: Nanos,
+    pub(crate) counts: Counts,
+}
+
+/// What became of messages so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Messages sent at once.
+    pub eager: u64,
+    /// Messages sent that asked for their place first.
+    pub asked: u64,
+    /// Of those, short ones: so much had gone at once that was not received yet.
+    pub asked_short: u64,
+    /// Messages that came before a receive for them.
+    pub unexpected: u64,
+    /// Members that were cut off, for what they said made no sense.
+    pub misbehaved: u64,
+}
+
+/// A member, this one among them.
+#[derive(Default)]
+pub(crate) struct Peer {
+    connection: Option<Connection>,
+    connecting: bool,
+    /// By whom its messages come.
+    from: Option<Sender>,
+    /// How it has gone.
+    pub(crate) gone: Option<Gone>,
+    /// It is said to have gone, since then: what it has sent may still come.
+    going: Option<(Nanos, Gone)>,
+    /// What is to be said to it, in order.
+    says: VecDeque<Encoded>,
+    /// Sends to it that have not begun to go, in order.
+    out: VecDeque<u32>,
+    /// It is among the busy ones.
+    busy: bool,
+    /// What went to it at once, and what of that it has received: bytes and costs.
+    spent: u64,
+    taken: u64,
+    /// Messages to it that have asked, and have no answer.
+    asks: usize,
+    /// What came from it at once and was received, and what it was told of that.
+    received: u64,
+    told: u64,
+    /// What came from it at once and waits.
+    held: u64,
+    /// Messages of it that have asked, and wait.
+    asked: usize,
+}
+
+/// A message that waits for a receive.
+pub(crate) enum Waiting {
+    Here(Vec<u8>),
+    Asked { send: u32, len: u64 },
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Waiting::Here(bytes) => bytes.len() as u64,
+            Waiting::Asked { len, .. } => *len,
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn new(session: Session, rank: u32, size: u32, members: Members, pool: TokenPool) -> State {
+        State {
+            looked_at: session.deadline(std::time::Duration::ZERO).0,
+            session,
+            rank,
+            members,
+            pool,
+            connecting: Arc::default(),
+            peers: (0..size).map(|_| Peer::default()).collect(),
+            matcher: Matcher::default(),
+            receives: Slab::default(),
+            sends: Slab::default(),
+            busy: VecDeque::new(),
+            granted: VecDeque::new(),
+            starved: VecDeque::new(),
+            groups: HashMap::new(),
+            aborted: None,
+            some_gone: false,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &TokenPool {
+        &self.pool
+    }
+
+    /// Whether something waits to go out, so that nobody tells when it can.
+    pub(crate) fn has_something_to_do(&self) -> bool {
+        !self.busy.is_empty() || !self.granted.is_empty() || !self.starved.is_empty()
+    }
+
+    /// Whether connections have come.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.connecting.has_news()
+    }
+
+    /// Takes a message that has come. `direct` is the receive whose caller is here.
+    #[inline]
+    pub(crate) fn handle(&mut self, message: &mut Message, direct: &mut Direct<'_>) {
+        let Some((rank, said)) = Said::decode(message.control()) else { return self.nonsense(message) };
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return self.nonsense(message) };
+        if peer.from != Some(message.from()) {
+            return self.hello(rank, message);
+        }
+        if peer.gone.is_some() {
+            return;
+        }
+        match said {
+            Said::Eager { context, tag, .. } => {
+                self.eager(Envelope { context, source: rank, tag }, message, direct);
+            }
+            Said::Part { receive, offset } => self.part_came(rank, receive, offset, message, direct),
+            _ => self.handle_seldom(rank, message),
+        }
+    }
+
+    #[inline(never)]
+    fn handle_seldom(&mut self, rank: u32, message: &Message) {
+        let Some((_, said)) = Said::decode(message.control()) else { return };
+        match said {
+            Said::Hello { .. } => self.cut_off(rank, "a second greeting"),
+            Said::Ask { context, tag, send, len } => {
+                self.asked(Envelope { context, source: rank, tag }, send, len);
+            }
+            Said::Go { send, receive, offset, len, token } => self.grant(rank, send, receive, offset, len, token),
+            Said::Over { send } => self.send_over(rank, send),
+            Said::Withdraw { send, forced } => self.withdrawn_by(rank, send, forced),
+            Said::Withdrawn { send, was } => self.withdrawn(rank, send, was),
+            Said::Taken { total } => self.taken_by(rank, total),
+            Said::Bye => self.member_gone(rank, Gone::Left),
+            Said::Abort { code, text } => {
+                let text = String::from_utf8_lossy(text).into_owned();
+                self.aborted.get_or_insert(MpError::Aborted { rank, code, text });
+            }
+            Said::Eager { .. } | Said::Part { .. } => unreachable!("`handle` has taken it"),
+        }
+    }
+
+    /// The first message of a connection says whose it is. Who says so of a rank that has one is
+    /// not believed.
+    fn hello(&mut self, rank: u32, message: &Message) {
+        let peer = &mut self.peers[rank as usize];
+        match Said::decode(message.control()) {
+            Some((_, Said::Hello { version })) if peer.from.is_none() => {
+                peer.from = Some(message.from());
+                if version != VERSION {
+                    self.member_gone(rank, Gone::Version { theirs: version, ours: VERSION });
+                }
+            }
+            _ => self.counts.misbehaved += 1,
+        }
+    }
+
+    /// What makes no sense is from a member that has greeted, or from nobody that is known.
+    fn nonsense(&mut self, message: &Message) {
+        let from = message.from();
+        match self.peers.iter().position(|peer| peer.from == Some(from)) {
+            Some(rank) => self.cut_off(rank as u32, "no message"),
+            None => self.counts.misbehaved += 1,
+        }
+    }
+
+    pub(crate) fn cut_off(&mut self, rank: u32, what: &'static str) {
+        self.counts.misbehaved += 1;
+        self.member_gone(rank, Gone::Misbehaved { what });
+    }
+
+    #[inline]
+    fn eager(&mut self, envelope: Envelope, message: &mut Message, direct: &mut Direct<'_>) {
+        let from = Eager::of(message);
+        match self.matcher.arrive(&envelope) {
+            Some(id) => {
+                self.count_received(envelope.source, from.len());
+                self.receive_here(id as u32, envelope, from, direct);
+            }
+            None => {
+                let cost = from.len() + MESSAGE_COST;
+                let peer = &mut self.peers[envelope.source as usize];
+                if peer.held + cost > UNEXPECTED_BYTES_MAX {
+                    return self.cut_off(envelope.source, "more at once than it may");
+                }
+                peer.held += cost;
+                self.counts.unexpected += 1;
+                self.matcher.keep(envelope, Waiting::Here(from.to_vec()));
+            }
+        }
+    }
+
+    /// A message was received that had come at once. Its sender is told of many together.
+    #[inline]
+    pub(crate) fn count_received(&mut self, rank: u32, len: u64) {
+        let peer = &mut self.peers[rank as usize];
+        peer.received += len + MESSAGE_COST;
+        if peer.received - peer.told >= TOLD_EACH {
+            peer.told = peer.received;
+            let total = peer.received;
+            self.say(rank, &Said::Taken { total });
+        }
+    }
+
+    fn taken_by(&mut self, rank: u32, total: u64) {
+        let peer = &mut self.peers[rank as usize];
+        if total < peer.taken || total > peer.spent {
+            return self.cut_off(rank, "that it has received what was not sent");
+        }
+        peer.taken = total;
+    }
+
+    fn asked(&mut self, envelope: Envelope, send: u32, len: u64) {
+        match self.matcher.arrive(&envelope) {
+            Some(id) => self.receive_asked(id as u32, envelope, send, len),
+            None => {
+                let peer = &mut self.peers[envelope.source as usize];
+                if peer.asked >= ASKS_MAX {
+                    return self.cut_off(envelope.source, "more questions than it may");
+                }
+                peer.asked += 1;
+                self.counts.unexpected += 1;
+                self.matcher.keep(envelope, Waiting::Asked { send, len });
+            }
+        }
+    }
+
+    /// Says something to a member, now or as soon as there is room.
+    pub(crate) fn say(&mut self, rank: u32, said: &Said<'_>) {
+        let encoded = said.encode(self.rank);
+        let peer = &mut self.peers[rank as usize];
+        if peer.gone.is_some() {
+            return;
+        }
+        if peer.says.len() >= ASKS_SAID_MAX {
+            return self.cut_off(rank, "more than it takes answers for");
+        }
+        peer.says.push_back(encoded);
+        self.now_busy(rank);
+    }
+
+    fn now_busy(&mut self, rank: u32) {
+        let peer = &mut self.peers[rank as usize];
+        if !std::mem::replace(&mut peer.busy, true) {
+            self.busy.push_back(rank);
+        }
+    }
+}
+
+/// The bytes of a message that came at once.
+pub(crate) enum Eager<'m> {
+    Inline(&'m [u8]),
+    Frame(vmmc::Frame),
+}
+
+impl<'m> Eager<'m> {
+    #[inline]
+    fn of(message: &'m mut Message) -> Eager<'m> {
+        match message.take_payload() {
+            Some(frame) => Eager::Frame(frame),
+            None => Eager::Inline(&message.control()[crate::wire::HEAD_BYTES..]),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Eager::Inline(bytes) => bytes.len() as u64,
+            Eager::Frame(frame) => frame.len(),
+        }
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        match self {
+            Eager::Inline(bytes) => bytes.to_vec(),
+            Eager::Frame(frame) => frame.to_vec(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Members that go.
+//!
+//! Invariant: what a member has sent before its end is received, as far as it has arrived. Who
+//! waits for it learns of it; who does not goes on. A collective call needs all members of its
+//! group.
+
+use super::State;
+use crate::error::{Gone, MpError};
+use crate::limits::{LAST_MESSAGES, MEMBERS_LOOK};
+use crate::matching::Pattern;
+use crate::wire::Said;
+use std::time::Duration;
+use vmmc::Nanos;
+
+/// Whether a context is that of a group's collective calls.
+pub(crate) fn is_collective(context: u32) -> bool {
+    context % 2 == 1
+}
+
+/// The context of a group's messages; that of its collective calls is the next one.
+pub(crate) fn context_of(group: u32) -> u32 {
+    2 * group
+}
+
+impl State {
+    /// Looks now and then who is there. Gives those whose last messages have had their time: when
+    /// what is here was taken, they are [gone](Self::member_gone).
+    pub(crate) fn look_at_members(&mut self) -> Result<Vec<(u32, Gone)>, MpError> {
+        // A second away or more it is cheap; this is not about milliseconds.
+        let now = self.session.about_now(Duration::from_secs(1));
+        if now.since(self.looked_at) < MEMBERS_LOOK {
+            return Ok(Vec::new());
+        }
+        self.looked_at = now;
+        for (rank, how) in self.members.gone()? {
+            self.going(rank, now, how);
+        }
+        for rank in 0..self.peers.len() {
+            let broken = self.peers[rank].connection.as_ref().and_then(vmmc::Connection::broken);
+            if let Some(error) = broken {
+                self.going(rank as u32, now, Gone::Unreachable { why: error.to_string() });
+            }
+        }
+        let due = |(rank, peer): (usize, &super::Peer)| match &peer.going {
+            Some((since, how)) if now.since(*since) >= LAST_MESSAGES => Some((rank as u32, how.clone())),
+            _ => None,
+        };
+        Ok(self.peers.iter().enumerate().filter_map(due).collect())
+    }
+
+    /// A member is said to have gone. What the job says of it tells more than a connection that
+    /// has broken.
+    fn going(&mut self, rank: u32, now: Nanos, how: Gone) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        if peer.gone.is_some() || rank == self.rank {
+            return;
+        }
+        match &mut peer.going {
+            None => peer.going = Some((now, how)),
+            Some((_, known)) if matches!(known, Gone::Unreachable { .. }) => *known = how,
+            Some(_) => {}
+        }
+    }
+
+    /// Nothing can be sent to a member: it is going.
+    pub(super) fn unreachable(&mut self, rank: u32, why: String) -> MpError {
+        let now = self.session.about_now(Duration::from_secs(1));
+        let how = Gone::Unreachable { why };
+        self.going(rank, now, how.clone());
+        let peer = &mut self.peers[rank as usize];
+        peer.says.clear();
+        let error = MpError::Gone { rank, how };
+        self.fail_sends(rank, &error, |_| false);
+        self.peers[rank as usize].out.clear();
+        error
+    }
+
+    /// A member has gone.
+    pub(crate) fn member_gone(&mut self, rank: u32, how: Gone) {
+        let peer = &mut self.peers[rank as usize];
+        if peer.gone.is_some() {
+            return;
+        }
+        // Its own kind of end is worth more than its goodbye.
+        peer.gone = Some(how.clone());
+        peer.going = None;
+        peer.connection = None;
+        peer.says.clear();
+        peer.out.clear();
+        self.some_gone = true;
+        let error = MpError::Gone { rank, how: how.clone() };
+        let groups = self.groups.clone();
+        let needs = |context: u32| {
+            let members = groups.get(&(context / 2));
+            is_collective(context) && is_failure(&how) && members.is_some_and(|members| members.contains(&rank))
+        };
+        self.fail_sends(rank, &error, needs);
+        self.fail_receives(rank, &error);
+    }
+
+    /// Why no message can come for a receive, if so.
+    pub(crate) fn nobody_for(&self, pattern: &Pattern) -> Option<MpError> {
+        let how = |rank: u32| self.peers.get(rank as usize).and_then(|peer| peer.gone.clone());
+        let gone = |rank: u32| how(rank).map(|how| MpError::Gone { rank, how });
+        if let Some(error) = pattern.source.and_then(gone) {
+            return Some(error);
+        }
+        let members = self.groups.get(&(pattern.context / 2))?;
+        if is_collective(pattern.context) {
+            let failed = members.iter().copied().find(|rank| how(*rank).as_ref().is_some_and(is_failure));
+            return failed.and_then(gone);
+        }
+        let others = || members.iter().copied().filter(|rank| *rank != self.rank);
+        let all = pattern.source.is_none() && others().count() > 0 && others().all(|rank| how(rank).is_some());
+        all.then_some(MpError::AllGone)
+    }
+
+    /// Says goodbye to those that there is a connection to; nobody waits for room.
+    pub(crate) fn say_goodbye(&mut self) {
+        self.connecting.end();
+        for rank in 0..self.peers.len() as u32 {
+            if rank != self.rank && self.is_connected(rank) {
+                self.say(rank, &Said::Bye);
+            }
+        }
+        self.pump();
+    }
+}
+
+/// Whether a collective call cannot go on without it: one that has ended well may have ended after
+/// its part.
+fn is_failure(how: &Gone) -> bool {
+    !matches!(how, Gone::Left | Gone::Ended)
+}

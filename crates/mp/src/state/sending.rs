@@ -1,0 +1,478 @@
+//! Sends: at once while there is room for them, else in turn; long ones part by part, as the
+//! receiver asks.
+//!
+//! Invariant: a send is done when its memory is not needed any more. It goes behind those that were
+//! begun before it.
+
+use super::State;
+use crate::error::MpError;
+use crate::limits::{ASKS_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_COST, PARTS_AT_ONCE, UNEXPECTED_BYTES_MAX};
+use crate::memory::{HeldPayload, Payload, Place};
+use crate::wire::Said;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+use vmmc::{BufferRange, Connection, MessageError, PayloadToken, TransferError};
+
+/// A send that has not gone at once.
+pub(crate) struct Send {
+    rank: u32,
+    context: u32,
+    tag: u64,
+    len: u64,
+    held: Held,
+    stage: Stage,
+    grants: VecDeque<Grant>,
+    /// Bytes of parts that have gone.
+    sent: u64,
+    /// Set once it is over.
+    pub(crate) done: Option<Result<(), MpError>>,
+    /// Nobody waits for it.
+    dropped: bool,
+}
+
+/// How a send ended, and what it held.
+pub(crate) type Sent = (Result<(), MpError>, Option<Box<dyn HeldPayload>>);
+
+/// Where its bytes are.
+pub(crate) enum Held {
+    /// Whoever waits for it has them.
+    Caller,
+    /// A short one's.
+    Copy(Vec<u8>),
+    Own(Box<dyn HeldPayload>),
+    /// Given up.
+    Nowhere,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    /// It has asked for its place.
+    Asked,
+    /// It has an answer.
+    Answered,
+}
+
+/// Where a part goes.
+struct Grant {
+    receive: u32,
+    offset: u64,
+    len: u64,
+    token: PayloadToken,
+}
+
+/// What became of a try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    Gone,
+    NoRoom,
+}
+
+impl Send {
+    fn payload<'p>(&'p self, caller: Option<Payload<'p>>) -> Option<Payload<'p>> {
+        match &self.held {
+            Held::Caller => caller,
+            Held::Copy(bytes) => Some(Payload::Slice(bytes)),
+            Held::Own(own) => Some(own.payload()),
+            Held::Nowhere => None,
+        }
+    }
+}
+
+impl Place {
+    fn source(&self, part: Range<u64>) -> BufferRange<'_> {
+        let Range { start, end } = self.range;
+        let inside = |at: u64| (start + at).min(end);
+        self.memory.region.memory().range(inside(part.start)..inside(part.end))
+    }
+}
+
+impl State {
+    /// Sends a message if it is short and there is room for it now. False: it is to be queued.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        rank: u32,
+        context: u32,
+        tag: u64,
+        payload: Payload<'_>,
+    ) -> Result<bool, MpError> {
+        let len = payload.len();
+        let peer = &self.peers[rank as usize];
+        if peer.connection.is_none() || !peer.out.is_empty() || len > EAGER_BYTES_MAX {
+            self.check_member(rank)?;
+            return Ok(false);
+        }
+        if peer.spent - peer.taken + len + MESSAGE_COST > UNEXPECTED_BYTES_MAX {
+            return Ok(false);
+        }
+        Ok(self.put_eager(rank, context, tag, payload)? == Put::Gone)
+    }
+
+    /// Queues a message.
+    pub(crate) fn send_in_turn(
+        &mut self,
+        rank: u32,
+        context: u32,
+        tag: u64,
+        len: u64,
+        held: Held,
+    ) -> Result<u32, MpError> {
+        self.check_member(rank)?;
+        let (stage, grants) = (Stage::Queued, VecDeque::new());
+        let send = Send { rank, context, tag, len, held, stage, grants, sent: 0, done: None, dropped: false };
+        let id = self.sends.insert(send).ok_or(MpError::TooManyRequests)?;
+        self.peers[rank as usize].out.push_back(id);
+        self.push(rank);
+        Ok(id)
+    }
+
+    fn check_member(&self, rank: u32) -> Result<(), MpError> {
+        let peer = &self.peers[rank as usize];
+        match peer.gone.as_ref().or(peer.going.as_ref().map(|(_, how)| how)) {
+            Some(how) => Err(MpError::Gone { rank, how: how.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn put_eager(&mut self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<Put, MpError> {
+        let len = payload.len();
+        let peer = &mut self.peers[rank as usize];
+        let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
+        let eager = |inline| Said::Eager { context, tag, inline }.encode(self.rank);
+        let put = match payload {
+            _ if len <= INLINE_BYTES_MAX as u64 => {
+                let mut short = [0; INLINE_BYTES_MAX];
+                let inline = match payload {
+                    Payload::Slice(slice) => slice,
+                    Payload::Place(place) => {
+                        let inline = &mut short[..len as usize];
+                        place.read(inline)?;
+                        inline
+                    }
+                };
+                connection.send_within(eager(inline).bytes(), b"", Duration::ZERO)
+            }
+            Payload::Slice(slice) => connection.send_within(eager(&[]).bytes(), slice, Duration::ZERO),
+            Payload::Place(place) => connection.send_within(eager(&[]).bytes(), place.source(0..len), Duration::ZERO),
+        };
+        match put {
+            Ok(()) => {
+                peer.spent += len + MESSAGE_COST;
+                self.counts.eager += 1;
+                Ok(Put::Gone)
+            }
+            Err(MessageError::Full { .. }) => Ok(Put::NoRoom),
+            Err(error) => Err(self.failed(rank, error)),
+        }
+    }
+
+    /// A message could not be sent: for whom it was has gone, or its memory is another session's.
+    fn failed(&mut self, rank: u32, error: MessageError) -> MpError {
+        if let MessageError::Transfer { error: TransferError::ForeignBuffer { .. }, .. } = error {
+            return MpError::Foreign;
+        }
+        self.unreachable(rank, error.to_string())
+    }
+
+    /// Sends on what waits, to all members and of all parts, as far as there is room.
+    pub(crate) fn pump(&mut self) {
+        for (rank, connection) in self.connecting.take() {
+            match connection {
+                Ok(connection) => self.connected(rank, connection),
+                Err(error) => drop(self.unreachable(rank, error.to_string())),
+            }
+        }
+        for _ in 0..self.busy.len() {
+            let Some(rank) = self.busy.pop_front() else { break };
+            self.peers[rank as usize].busy = false;
+            self.push(rank);
+        }
+        for _ in 0..self.granted.len() {
+            let Some(id) = self.granted.pop_front() else { break };
+            self.serve(id, None);
+        }
+        for _ in 0..self.starved.len() {
+            let Some(id) = self.starved.pop_front() else { break };
+            self.ask_for_parts(id);
+        }
+    }
+
+    fn connected(&mut self, rank: u32, mut connection: Connection) {
+        let hello = Said::Hello { version: crate::wire::VERSION }.encode(self.rank);
+        let greeted = connection.send_within(hello.bytes(), b"", Duration::ZERO);
+        let peer = &mut self.peers[rank as usize];
+        peer.connecting = false;
+        match greeted {
+            Ok(()) => {
+                peer.connection = Some(connection);
+                self.now_busy(rank);
+            }
+            Err(error) => drop(self.failed(rank, error)),
+        }
+    }
+
+    /// Has a connection to a member made, if there is none.
+    pub(crate) fn connect(&mut self, rank: u32) {
+        let peer = &mut self.peers[rank as usize];
+        if peer.connection.is_some() || peer.gone.is_some() || std::mem::replace(&mut peer.connecting, true) {
+            return;
+        }
+        let begun = self
+            .members
+            .node(rank)
+            .and_then(|node| self.connecting.begin(&self.session, rank, self.members.endpoint(rank), node));
+        if let Err(error) = begun {
+            self.unreachable(rank, error.to_string());
+        }
+    }
+
+    /// Whether there is a connection to it.
+    pub(crate) fn is_connected(&self, rank: u32) -> bool {
+        self.peers[rank as usize].connection.is_some()
+    }
+
+    /// Sends on what waits for one member.
+    fn push(&mut self, rank: u32) {
+        let peer = &mut self.peers[rank as usize];
+        if peer.gone.is_some() || peer.says.is_empty() && peer.out.is_empty() {
+            return;
+        }
+        if peer.connection.is_none() {
+            self.connect(rank);
+            return self.now_busy(rank);
+        }
+        if self.push_says(rank) && self.push_out(rank) {
+            return;
+        }
+        if self.peers[rank as usize].gone.is_none() {
+            self.now_busy(rank);
+        }
+    }
+
+    /// Whether all has gone.
+    fn push_says(&mut self, rank: u32) -> bool {
+        loop {
+            let peer = &mut self.peers[rank as usize];
+            let (Some(connection), Some(said)) = (peer.connection.as_mut(), peer.says.front()) else {
+                return peer.says.is_empty();
+            };
+            match connection.send_within(said.bytes(), b"", Duration::ZERO) {
+                Ok(()) => drop(peer.says.pop_front()),
+                Err(MessageError::Full { .. }) => return false,
+                Err(error) => {
+                    self.failed(rank, error);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Whether all has gone.
+    fn push_out(&mut self, rank: u32) -> bool {
+        while let Some(id) = self.peers[rank as usize].out.front().copied() {
+            match self.go(rank, id) {
+                Ok(Put::NoRoom) => return false,
+                Ok(Put::Gone) => {}
+                Err(error) => self.end_send(id, Err(error)),
+            }
+            // Its end may have emptied the queue.
+            let out = &mut self.peers[rank as usize].out;
+            if out.front() == Some(&id) {
+                out.pop_front();
+            }
+        }
+        true
+    }
+
+    /// Sends a queued message, or asks for its place.
+    fn go(&mut self, rank: u32, id: u32) -> Result<Put, MpError> {
+        let peer = &mut self.peers[rank as usize];
+        let Some(send) = self.sends.get(id) else { return Ok(Put::Gone) };
+        let Send { context, tag, len, .. } = *send;
+        let room = peer.spent - peer.taken + len + MESSAGE_COST <= UNEXPECTED_BYTES_MAX;
+        if len <= EAGER_BYTES_MAX && room {
+            // It is taken out, and put back if there was no room.
+            let held = std::mem::replace(&mut send.held, Held::Nowhere);
+            let put = match &held {
+                Held::Copy(bytes) => self.put_eager(rank, context, tag, Payload::Slice(bytes)),
+                Held::Own(own) if own.payload().len() == len => self.put_eager(rank, context, tag, own.payload()),
+                _ => Err(MpError::Cancelled),
+            };
+            if let Some(send) = self.sends.get(id) {
+                send.held = held;
+            }
+            if put == Ok(Put::Gone) {
+                self.end_send(id, Ok(()));
+            }
+            return put;
+        }
+        if peer.asks >= ASKS_MAX {
+            return Ok(Put::NoRoom);
+        }
+        let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
+        let ask = Said::Ask { context, tag, send: id, len }.encode(self.rank);
+        match connection.send_within(ask.bytes(), b"", Duration::ZERO) {
+            Ok(()) => {
+                peer.asks += 1;
+                send.stage = Stage::Asked;
+                self.counts.asked += 1;
+                self.counts.asked_short += u64::from(len <= EAGER_BYTES_MAX);
+                Ok(Put::Gone)
+            }
+            Err(MessageError::Full { .. }) => Ok(Put::NoRoom),
+            Err(error) => Err(self.failed(rank, error)),
+        }
+    }
+
+    /// The receiver says where a part of a message goes.
+    pub(super) fn grant(&mut self, rank: u32, id: u32, receive: u32, offset: u64, len: u64, token: PayloadToken) {
+        let Some(send) = self.sends.get(id).filter(|send| send.rank == rank) else { return };
+        let inside = offset.checked_add(len).is_some_and(|end| end <= send.len);
+        if send.stage == Stage::Queued || !inside || send.grants.len() >= 2 * PARTS_AT_ONCE {
+            return self.cut_off(rank, "a place for what was not asked");
+        }
+        send.grants.push_back(Grant { receive, offset, len, token });
+        self.answered(id);
+        self.serve(id, None);
+    }
+
+    fn answered(&mut self, id: u32) {
+        let Some(send) = self.sends.get(id).filter(|send| send.stage == Stage::Asked) else { return };
+        send.stage = Stage::Answered;
+        let rank = send.rank;
+        let peer = &mut self.peers[rank as usize];
+        peer.asks -= 1;
+        if !peer.out.is_empty() {
+            self.now_busy(rank);
+        }
+    }
+
+    /// Sends the parts that may go; `caller` has the bytes if the send has not.
+    pub(crate) fn serve(&mut self, id: u32, caller: Option<Payload<'_>>) {
+        loop {
+            let Some(send) = self.sends.get(id) else { return };
+            let Some(grant) = send.grants.front().filter(|_| send.done.is_none()) else { return };
+            let Some(payload) = send.payload(caller) else { return };
+            let rank = send.rank;
+            let Some(connection) = self.peers[rank as usize].connection.as_mut() else { return };
+            let said = Said::Part { receive: grant.receive, offset: grant.offset }.encode(self.rank);
+            let part = grant.offset..grant.offset + grant.len;
+            let sent = match payload {
+                Payload::Slice(slice) => {
+                    let part = slice.get(part.start as usize..part.end as usize).unwrap_or_default();
+                    connection.send_by_token_within(said.bytes(), grant.token, part, Duration::ZERO)
+                }
+                Payload::Place(place) => {
+                    connection.send_by_token_within(said.bytes(), grant.token, place.source(part), Duration::ZERO)
+                }
+            };
+            match sent {
+                Ok(()) => {
+                    send.sent += grant.len;
+                    let all = send.sent >= send.len;
+                    send.grants.pop_front();
+                    if all {
+                        return self.end_send(id, Ok(()));
+                    }
+                }
+                Err(MessageError::Full { .. }) => {
+                    if !matches!(send.held, Held::Caller) {
+                        self.granted.push_back(id);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let error = self.failed(rank, error);
+                    return self.end_send(id, Err(error));
+                }
+            }
+        }
+    }
+
+    /// The receiver wants nothing more of it.
+    pub(super) fn send_over(&mut self, rank: u32, id: u32) {
+        if self.sends.get(id).is_none_or(|send| send.rank != rank || send.stage == Stage::Queued) {
+            return;
+        }
+        self.answered(id);
+        self.end_send(id, Ok(()));
+    }
+
+    /// The receiver says whether a send was withdrawn.
+    pub(super) fn withdrawn(&mut self, rank: u32, id: u32, was: bool) {
+        if self.sends.get(id).is_none_or(|send| send.rank != rank || send.stage == Stage::Queued) {
+            return;
+        }
+        if was {
+            self.answered(id);
+            self.end_send(id, Err(MpError::Cancelled));
+        }
+    }
+
+    fn end_send(&mut self, id: u32, result: Result<(), MpError>) {
+        let Some(send) = self.sends.get(id) else { return };
+        send.done.get_or_insert(result);
+        if send.dropped {
+            self.sends.remove(id);
+        }
+    }
+
+    /// Takes a send that is over, and what it held.
+    pub(crate) fn take_send(&mut self, id: u32) -> Option<Sent> {
+        let done = self.sends.get(id)?.done.take()?;
+        let send = self.sends.remove(id)?;
+        let held = match send.held {
+            Held::Own(own) => Some(own),
+            _ => None,
+        };
+        Some((done, held))
+    }
+
+    /// Nobody waits for a send any more; it goes on, with what it holds. One whose caller has its
+    /// bytes is given up.
+    pub(crate) fn drop_send(&mut self, id: u32) {
+        let Some(send) = self.sends.get(id) else { return };
+        if send.done.is_some() {
+            self.sends.remove(id);
+        } else if matches!(send.held, Held::Caller) {
+            let (rank, queued) = (send.rank, send.stage == Stage::Queued);
+            (send.held, send.dropped) = (Held::Nowhere, true);
+            if queued {
+                self.peers[rank as usize].out.retain(|queued| *queued != id);
+                self.sends.remove(id);
+            } else {
+                self.say(rank, &Said::Withdraw { send: id, forced: true });
+            }
+        } else {
+            send.dropped = true;
+        }
+    }
+
+    /// Withdraws a send, if that is still possible: it then ends with [`MpError::Cancelled`]. One
+    /// that has asked learns of that later.
+    pub(crate) fn withdraw(&mut self, id: u32) {
+        let Some(send) = self.sends.get(id).filter(|send| send.done.is_none()) else { return };
+        let rank = send.rank;
+        match send.stage {
+            Stage::Queued => {
+                self.peers[rank as usize].out.retain(|queued| *queued != id);
+                self.end_send(id, Err(MpError::Cancelled));
+            }
+            Stage::Asked => self.say(rank, &Said::Withdraw { send: id, forced: false }),
+            Stage::Answered => {}
+        }
+    }
+
+    /// Ends the sends to a member, and those of calls of a group that need it.
+    pub(super) fn fail_sends(&mut self, rank: u32, error: &MpError, needed_in: impl Fn(u32) -> bool) {
+        for id in self.sends.numbers() {
+            let Some(send) = self.sends.get(id) else { continue };
+            if send.done.is_none() && (send.rank == rank || needed_in(send.context)) {
+                self.end_send(id, Err(error.clone()));
+            }
+        }
+    }
+}
