@@ -4,10 +4,11 @@
 //! more; after every other error it can go on.
 
 use crate::Technique;
-use crate::limits::{CHANNEL_BYTES_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{CHANNEL_BYTES_MAX, MESSAGE_BYTES_MAX, POSTED_MAX};
 use crate::protocol::Garbled;
 use thiserror::Error;
 use vmmc::{AccessError, BufferError, CallError, ExportError, ImportError, TransferError, WaitError};
+use vmmc_host::reservation::ReservationError;
 
 /// Why a channel did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -66,6 +67,17 @@ pub enum Error {
         /// Bytes of the memory.
         size: u64,
     },
+    /// All places for posted buffers are taken.
+    #[error("{POSTED_MAX} receive buffers are posted, and no more can be; take what has arrived first")]
+    PostedFull,
+    /// The pages that a receiver has for buffers are used up.
+    #[error("a buffer of {pages} pages was asked for, and the channel has {free} left; drop one, or open it with more")]
+    NoPages {
+        /// Pages asked for.
+        pages: u64,
+        /// Pages left.
+        free: u64,
+    },
     /// The deadline passed.
     #[error("channel {name:?}: {what} within {after_ms} ms; give it longer, or look at the other side")]
     TimedOut {
@@ -117,4 +129,7 @@ pub enum Error {
     /// The node refused a call.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// Pages cannot be mapped.
+    #[error(transparent)]
+    Pages(#[from] ReservationError),
 }

@@ -6,6 +6,8 @@
 //!  PIO        message ──stores──────────▶ window ──loads──────────▶ buffer
 //!  CopyDMA    message ──copy──▶ frame ▶ frame ▶ frame ──copy──────▶ buffer
 //!  DirectDMA  agreed memory ─────────────────────────────────────▶ agreed memory
+//!  V2PDMA     any memory, pinned ────────────────────────────────▶ posted memory
+//!  PEXDMA     pages, lent ─────▶ frame ▶ frame ▶ frame ◀─exchange─▶ pages of the buffer
 //! ```
 //!
 //! ```
@@ -38,6 +40,8 @@
 mod error;
 mod in_flight;
 pub mod limits;
+mod pages;
+mod posted;
 mod protocol;
 mod receiver;
 mod sender;
@@ -46,7 +50,9 @@ mod waiting;
 
 pub use error::Error;
 pub use in_flight::InFlight;
+pub use pages::PageBuffer;
+pub use posted::{Arrived, PostedMemory, Posting};
 pub use protocol::Garbled;
-pub use receiver::{Receiver, ReceiverBuilder};
+pub use receiver::{Received, Receiver, ReceiverBuilder};
 pub use sender::{Sender, SenderBuilder};
 pub use technique::{Technique, UnknownTechnique};

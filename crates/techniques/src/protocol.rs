@@ -19,7 +19,8 @@
 //! [SEMANTICS §2].
 
 use crate::Technique;
-use crate::limits::{CHANNEL_BYTES_MAX, MESSAGE_BYTES_MAX, NOTICES};
+use crate::limits::{CHANNEL_BYTES_MAX, MESSAGE_BYTES_MAX, NOTICES, POSTED_MAX};
+use std::collections::VecDeque;
 use vmmc_host::region::PAGE_BYTES;
 
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
@@ -33,11 +34,15 @@ pub(crate) const CLAIM_AT: u64 = 64;
 /// their own.
 pub(crate) const HEARD_AT: u64 = 128;
 pub(crate) const HEARD_WORDS: usize = 3;
+/// Where the receiver counts changes of its table of frames. A line of its own.
+pub(crate) const VERSION_AT: u64 = 192;
 pub(crate) const NOTICES_AT: u64 = PAGE;
 pub(crate) const NOTICE_BYTES: u64 = 64;
+const POSTED_AT: u64 = 2 * PAGE;
+pub(crate) const POSTED_BYTES: u64 = 32;
 const TABLE_AT: u64 = 3 * PAGE;
 
-const _: () = assert!(NOTICES * NOTICE_BYTES <= PAGE);
+const _: () = assert!(NOTICES * NOTICE_BYTES <= PAGE && POSTED_MAX as u64 * POSTED_BYTES <= PAGE);
 
 /// What the other side wrote that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +85,16 @@ pub enum Garbled {
         /// Least that it can be.
         from: u64,
         /// Most that it can be.
+        to: u64,
+    },
+    /// A frame on a page that the channel does not have.
+    #[error("a frame on page {page} of memory whose frames are on pages {from} to {to}")]
+    Page {
+        /// Its page.
+        page: u32,
+        /// First page of frames.
+        from: u64,
+        /// The page after the last one.
         to: u64,
     },
 }
@@ -130,6 +145,15 @@ impl Layout {
         self.pages_at() / PAGE
     }
 
+    pub(crate) fn end_page(&self) -> u64 {
+        self.first_page() + self.pool + self.own
+    }
+
+    /// The pages that the receiver has for its own use at the beginning.
+    pub(crate) fn own_pages(&self) -> Vec<u32> {
+        (self.first_page() + self.pool..self.end_page()).map(|page| page as u32).collect()
+    }
+
     /// The pages that the frames are on at the beginning.
     pub(crate) fn first_table(&self) -> Vec<u32> {
         (self.first_page()..self.first_page() + self.pool).map(|page| page as u32).collect()
@@ -153,13 +177,28 @@ impl Layout {
         }
     }
 
+    /// Checks pages of frames that came from the receiver.
+    pub(crate) fn check_pages<'p>(&self, pages: impl IntoIterator<Item = &'p u32>) -> Result<(), Garbled> {
+        let (from, to) = (self.first_page(), self.end_page());
+        match pages.into_iter().find(|page| !(from..to).contains(&u64::from(**page))) {
+            Some(page) => Err(Garbled::Page { page: *page, from, to }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the receiver may exchange frames.
+    pub(crate) fn exchanges(&self) -> bool {
+        matches!(self.technique, Technique::PexDma | Technique::Auto)
+    }
+
     /// Whether the technique of the channel moves fragments of this kind.
     fn allows(&self, kind: FragmentKind) -> bool {
         match kind {
             FragmentKind::Abandon => true,
-            FragmentKind::Window => self.technique == Technique::Pio,
-            FragmentKind::Frames => self.technique == Technique::CopyDma,
+            FragmentKind::Window => matches!(self.technique, Technique::Pio | Technique::Auto),
+            FragmentKind::Frames => matches!(self.technique, Technique::CopyDma | Technique::PexDma | Technique::Auto),
             FragmentKind::Agreed => self.technique == Technique::DirectDma,
+            FragmentKind::Posted => self.technique == Technique::V2pDma,
         }
     }
 }
@@ -173,12 +212,14 @@ pub(crate) enum FragmentKind {
     Frames,
     /// In agreed memory, from byte `place` on.
     Agreed,
+    /// In the posted buffer with number `place`.
+    Posted,
     /// Nowhere: the sender gives up the message that it is at.
     Abandon,
 }
 
-const KINDS: [FragmentKind; 4] =
-    [FragmentKind::Window, FragmentKind::Frames, FragmentKind::Agreed, FragmentKind::Abandon];
+const KINDS: [FragmentKind; 5] =
+    [FragmentKind::Window, FragmentKind::Frames, FragmentKind::Agreed, FragmentKind::Posted, FragmentKind::Abandon];
 
 /// A part of a message, as its notice says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +266,37 @@ impl Fragment {
     }
 }
 
+/// A receive buffer that is posted: where a message may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Posting {
+    /// Which of the receiver's memories, by the order in which they were made.
+    pub(crate) memory: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Posting {
+    /// Where posting `number` lies.
+    pub(crate) fn at(number: u64) -> u64 {
+        POSTED_AT + number % POSTED_MAX as u64 * POSTED_BYTES
+    }
+
+    pub(crate) fn encode(&self, number: u64) -> [u8; POSTED_BYTES as usize] {
+        let mut bytes = [0; POSTED_BYTES as usize];
+        let words = [self.memory, self.offset, self.len, number];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; POSTED_BYTES as usize], number: u64) -> Result<Posting, Garbled> {
+        let [memory, offset, len, said] = words(bytes);
+        if said != number {
+            return Err(Garbled::Place { place: said, expected: number });
+        }
+        Ok(Posting { memory, offset, len })
+    }
+}
+
 /// Words from bytes.
 ///
 /// # Panics
@@ -247,11 +319,14 @@ pub(crate) struct Outgoing {
     /// Frames filled; `given_back <= filled <= given_back + pool`.
     filled: u64,
     given_back: u64,
+    /// Buffers that were posted, and filled; `filled_posts <= posted <= filled_posts + POSTED_MAX`.
+    posted: u64,
+    filled_posts: u64,
 }
 
 impl Outgoing {
     pub(crate) fn new(layout: &Layout) -> Outgoing {
-        Outgoing { pool: layout.pool, sent: 0, taken: 0, filled: 0, given_back: 0 }
+        Outgoing { pool: layout.pool, sent: 0, taken: 0, filled: 0, given_back: 0, posted: 0, filled_posts: 0 }
     }
 
     /// Number of the next fragment, if there is room for its notice.
@@ -269,20 +344,27 @@ impl Outgoing {
         (self.pool - (self.filled - self.given_back), self.filled)
     }
 
+    /// Number of the next posted buffer, if there is one.
+    pub(crate) fn posting(&self) -> Option<u64> {
+        (self.filled_posts < self.posted).then_some(self.filled_posts)
+    }
+
     pub(crate) fn send(&mut self, fragment: &Fragment) {
         self.sent += 1;
         self.filled += fragment.frames();
+        self.filled_posts += u64::from(fragment.kind == FragmentKind::Posted);
     }
 
-    /// What the receiver says it has taken and given back; whether frames came back.
-    pub(crate) fn hear(&mut self, taken: u64, given_back: u64) -> Result<bool, Garbled> {
+    /// What the receiver says it has taken, given back and posted; whether frames came back.
+    pub(crate) fn hear(&mut self, [taken, given_back, posted]: [u64; HEARD_WORDS]) -> Result<bool, Garbled> {
         let check = |count: u64, from: u64, to: u64| {
             if (from..=to).contains(&count) { Ok(()) } else { Err(Garbled::Count { count, from, to }) }
         };
         check(taken, self.taken, self.sent)?;
         check(given_back, self.given_back, self.filled)?;
+        check(posted, self.posted, self.filled_posts + POSTED_MAX as u64)?;
         let came_back = given_back > self.given_back;
-        (self.taken, self.given_back) = (taken, given_back);
+        (self.taken, self.given_back, self.posted) = (taken, given_back, posted);
         Ok(came_back)
     }
 }
@@ -296,11 +378,14 @@ pub(crate) struct Incoming {
     given_back: u64,
     /// Where the message is whose fragments are coming: next byte, and all its bytes.
     message: Option<(u64, u64)>,
+    /// Lengths of buffers that are posted; the first one has number `arrived`.
+    posted: VecDeque<u64>,
+    arrived: u64,
 }
 
 impl Incoming {
     pub(crate) fn new(layout: Layout) -> Incoming {
-        Incoming { layout, taken: 0, given_back: 0, message: None }
+        Incoming { layout, taken: 0, given_back: 0, message: None, posted: VecDeque::new(), arrived: 0 }
     }
 
     /// Number of the next fragment.
@@ -310,6 +395,21 @@ impl Incoming {
 
     pub(crate) fn given_back(&self) -> u64 {
         self.given_back
+    }
+
+    /// Number of the next buffer to be posted, if there is room for it.
+    pub(crate) fn posting(&self) -> Option<u64> {
+        (self.posted.len() < POSTED_MAX).then_some(self.posted())
+    }
+
+    /// A buffer of so many bytes was posted.
+    pub(crate) fn post(&mut self, len: u64) {
+        self.posted.push_back(len);
+    }
+
+    /// Buffers posted from the beginning on.
+    pub(crate) fn posted(&self) -> u64 {
+        self.arrived + self.posted.len() as u64
     }
 
     /// Whether a message has come in part.
@@ -336,6 +436,7 @@ impl Incoming {
         let must_be = match kind {
             FragmentKind::Frames => self.given_back,
             FragmentKind::Agreed => place,
+            FragmentKind::Posted => self.arrived,
             FragmentKind::Window | FragmentKind::Abandon => 0,
         };
         if place != must_be {
@@ -345,11 +446,13 @@ impl Incoming {
             FragmentKind::Window => self.layout.window,
             FragmentKind::Frames => self.layout.pool * PAGE,
             FragmentKind::Agreed => self.layout.agreed.saturating_sub(place),
+            // None is posted: there is no room, not even for nothing.
+            FragmentKind::Posted => *self.posted.front().ok_or(Garbled::Kind(kind as u64 + 1))?,
             FragmentKind::Abandon => 0,
         };
         let room = there.min(total - at);
         let is_empty = len == 0 && total > 0;
-        let in_parts = kind == FragmentKind::Agreed && len != total;
+        let in_parts = matches!(kind, FragmentKind::Agreed | FragmentKind::Posted) && len != total;
         if len > room || is_empty || in_parts {
             return Err(Garbled::Fragment { len, room });
         }
@@ -363,6 +466,10 @@ impl Incoming {
         if fragment.kind == FragmentKind::Abandon {
             self.message = None;
             return None;
+        }
+        if fragment.kind == FragmentKind::Posted {
+            self.posted.pop_front();
+            self.arrived += 1;
         }
         let (end, total) = (fragment.at + fragment.len, fragment.total);
         self.message = (end < total).then_some((end, total));

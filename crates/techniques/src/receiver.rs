@@ -2,16 +2,19 @@
 //!
 //! Invariant: words that the sender can write are copied once and checked before use; of the words
 //! that this side writes there is a private copy, so what the sender does to them changes nothing
-//! here. A message that does not fit is left where it is. Source: [SEMANTICS §2.2].
+//! here. A message that does not fit is left where it is. Each page of the channel's pages is a
+//! frame's, a buffer's or free, and never two of them. Source: [SEMANTICS §2.2].
 
-use crate::limits::{AGREED_BYTES, PEER_LOOK, POOL_BYTES, WINDOW_BYTES};
-use crate::protocol::{Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NOTICE_BYTES, PAGE};
+use crate::limits::{AGREED_BYTES, EXCHANGE_BYTES, PEER_LOOK, POOL_BYTES, WINDOW_BYTES};
+use crate::protocol::{Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NOTICE_BYTES, PAGE, Posting, VERSION_AT};
 use crate::waiting::Limit;
-use crate::{Error, Technique};
+use crate::{Arrived, Error, PageBuffer, PostedMemory, Technique};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vmmc::{Access, Export, Rights, Session, WaitError};
+use vmmc::{Access, CallerMemory, Export, ExportBuilder, Region, Rights, Session, WaitError};
 
 /// The receiving end of a channel.
 ///
@@ -37,6 +40,16 @@ pub struct Receiver {
     incoming: Incoming,
     /// The page of each frame: what this side says, whatever stands in shared memory.
     table: Vec<u32>,
+    /// Times that frames were exchanged.
+    version: u64,
+    /// Pages for buffers that no buffer has.
+    own: Arc<Mutex<Vec<u32>>>,
+    /// Ranges that are posted, oldest first.
+    posted: VecDeque<(PostedMemory, Range<u64>)>,
+    /// Memories made so far, and how they are exported.
+    memories: u64,
+    access: Access,
+    mappable: bool,
     /// A fragment that was looked at and not taken.
     looked_at: Option<Fragment>,
     timeout: Duration,
@@ -55,6 +68,7 @@ pub struct ReceiverBuilder {
     window: u64,
     pool: u64,
     agreed: Option<u64>,
+    pages: Option<u64>,
     access: Access,
     mappable: bool,
     timeout: Duration,
@@ -87,6 +101,13 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Bytes of pages for [`Receiver::page_buffer`]; default as many as the pool has with PEXDMA
+    /// and where the technique is chosen for each message, else none. Rounded up to pages.
+    pub fn pages(mut self, bytes: u64) -> Self {
+        self.pages = Some(bytes);
+        self
+    }
+
     /// Who may be the sender; default processes of the same user.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
@@ -112,19 +133,21 @@ impl ReceiverBuilder {
     /// [`Error::TooLarge`]; [`Error::Export`], a name that is taken for example.
     pub fn open(self) -> Result<Receiver, Error> {
         let default_agreed = if self.technique == Technique::DirectDma { AGREED_BYTES } else { 0 };
+        let exchanges = matches!(self.technique, Technique::PexDma | Technique::Auto);
+        let own = self.pages.unwrap_or(if exchanges { self.pool } else { 0 });
         let pages = |bytes: u64| bytes.div_ceil(PAGE);
         let layout = Layout {
             technique: self.technique,
             window: pages(self.window.max(1)).saturating_mul(PAGE),
             agreed: pages(self.agreed.unwrap_or(default_agreed)).saturating_mul(PAGE),
             pool: pages(self.pool.max(1)),
-            own: 0,
+            own: pages(own),
         };
-        let asked = [self.window, self.agreed.unwrap_or(default_agreed), self.pool];
+        let asked = [self.window, self.agreed.unwrap_or(default_agreed), self.pool, own];
         let bytes =
             layout.checked_bytes().ok_or(Error::TooLarge { bytes: asked.into_iter().fold(0, u64::saturating_add) })?;
         // The header is there before anybody can find it.
-        let region = vmmc::Region::create(bytes).map_err(vmmc::BufferError::from)?;
+        let region = Region::create(bytes).map_err(vmmc::BufferError::from)?;
         let table = layout.first_table();
         let outside = "the layout was checked against the length";
         let entries: Vec<u8> = table.iter().flat_map(|page| page.to_le_bytes()).collect();
@@ -133,7 +156,7 @@ impl ReceiverBuilder {
             region.word(8 * index as u64).expect(outside).store(word, Ordering::Release);
         }
         let export = self.session.export_region(region).name(&self.name).rights(Rights::ALL);
-        let memory = export.access(self.access).mappable(self.mappable).create()?;
+        let memory = export.access(self.access.clone()).mappable(self.mappable).create()?;
         Ok(Receiver {
             session: self.session,
             name: self.name,
@@ -141,6 +164,12 @@ impl ReceiverBuilder {
             incoming: Incoming::new(layout),
             layout,
             table,
+            version: 0,
+            own: Arc::new(Mutex::new(layout.own_pages())),
+            posted: VecDeque::new(),
+            memories: 0,
+            access: self.access,
+            mappable: self.mappable,
             looked_at: None,
             timeout: self.timeout,
             met: false,
@@ -152,6 +181,8 @@ impl ReceiverBuilder {
 /// Where the bytes of a message go.
 enum Sink<'s> {
     Bytes(&'s mut [u8]),
+    /// From this byte on, and how many pages were exchanged.
+    Pages(&'s mut PageBuffer, u64, u64),
     /// They stay where they are.
     Nowhere,
 }
@@ -160,6 +191,7 @@ impl Sink<'_> {
     fn room(&self) -> u64 {
         match self {
             Sink::Bytes(bytes) => bytes.len() as u64,
+            Sink::Pages(buffer, offset, _) => buffer.len().saturating_sub(*offset),
             Sink::Nowhere => u64::MAX,
         }
     }
@@ -175,6 +207,7 @@ impl Receiver {
             window: WINDOW_BYTES,
             pool: POOL_BYTES,
             agreed: None,
+            pages: None,
             access: Access::default(),
             mappable: true,
             timeout: session.timeout(),
@@ -213,6 +246,123 @@ impl Receiver {
     /// [`Error::Wait`].
     pub fn receive(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         self.receive_to(&mut Sink::Bytes(into)).map(|len| len as usize)
+    }
+
+    /// Receives a message into a buffer of pages, from a byte on. Where the technique exchanges
+    /// pages, those that the message fills are exchanged if the byte is the first one of a page and
+    /// the buffer is one of [`page_buffer`](Self::page_buffer) of this channel; the rest is copied.
+    /// [SEMANTICS §2.2]
+    ///
+    /// # Errors
+    /// [`Error::Outside`] for a byte past the buffer; [`Error::Transfer`] if pages of it stay lent;
+    /// else as [`receive`](Self::receive).
+    pub fn receive_pages(&mut self, into: &mut PageBuffer, offset: u64) -> Result<Received, Error> {
+        into.check(offset, 0)?;
+        into.wait()?;
+        let mut sink = Sink::Pages(into, offset, 0);
+        let len = self.receive_to(&mut sink)?;
+        let Sink::Pages(_, _, pages_exchanged) = sink else { unreachable!("it was made as pages") };
+        Ok(Received { len, pages_exchanged })
+    }
+
+    /// A buffer of so many bytes whose pages can be exchanged for those of messages. Its memory is
+    /// memory of the channel, which the sender can write: copy out what must not change.
+    ///
+    /// # Errors
+    /// [`Error::NoPages`]: the channel has no more; [`ReceiverBuilder::pages`] gives it more.
+    /// [`Error::Pages`].
+    pub fn page_buffer(&self, len: u64) -> Result<PageBuffer, Error> {
+        let pages = len.div_ceil(PAGE);
+        let mut own = self.own.lock().expect("no panic while the lock is held");
+        let Some(kept) = (own.len() as u64).checked_sub(pages) else {
+            return Err(Error::NoPages { pages, free: own.len() as u64 });
+        };
+        // In order, for pages that follow each other are one mapping.
+        own.sort_unstable_by(|a, b| b.cmp(a));
+        let shown: Vec<u32> = own[kept as usize..].iter().rev().copied().collect();
+        let home = Some(self.own.clone());
+        let buffer = PageBuffer::of(&self.session, self.memory.buffer(), shown, len, Vec::new(), home)?;
+        own.truncate(kept as usize);
+        Ok(buffer)
+    }
+
+    /// New memory of so many bytes, of which ranges can be posted.
+    ///
+    /// # Errors
+    /// [`Error::WrongTechnique`] unless the channel has V2PDMA; [`Error::Export`].
+    pub fn memory(&mut self, len: u64) -> Result<PostedMemory, Error> {
+        self.export(self.session.export(len), "memory")
+    }
+
+    /// Memory of the caller's, of which ranges can be posted; what that costs
+    /// [`Session::export_memory`] says.
+    ///
+    /// # Errors
+    /// As [`memory`](Self::memory).
+    pub fn adopt(&mut self, memory: impl Into<CallerMemory>) -> Result<PostedMemory, Error> {
+        self.export(self.session.export_memory(memory), "adopt")
+    }
+
+    fn export(&mut self, builder: ExportBuilder, call: &'static str) -> Result<PostedMemory, Error> {
+        if self.layout.technique != Technique::V2pDma {
+            return Err(self.wrong(call));
+        }
+        let number = self.memories;
+        let builder = builder.name(&memory_name(&self.name, number)).access(self.access.clone());
+        let export = builder.mappable(self.mappable).create()?;
+        self.memories += 1;
+        Ok(PostedMemory { export: Arc::new(export), number })
+    }
+
+    /// Posts a range for one message, which must fit it; its number, from 0.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-post").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use vmmc_techniques::{Receiver, Sender, Technique};
+    /// let rows = Receiver::builder(&session, "rows").technique(Technique::V2pDma);
+    /// let mut receiver = rows.open()?;
+    /// let mut sender = Sender::builder(&session, "rows").connect()?;
+    /// let memory = receiver.memory(1 << 20)?;
+    /// let number = receiver.post(&memory, 4096..8192)?;
+    /// sender.send_posted(b"straight to its place")?.wait()?;
+    /// let arrived = receiver.receive_posted()?;
+    /// assert_eq!((arrived.number, arrived.range), (number, 4096..4117));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PostedFull`], [`Error::Outside`], [`Error::WrongTechnique`].
+    pub fn post(&mut self, memory: &PostedMemory, range: Range<u64>) -> Result<u64, Error> {
+        if self.layout.technique != Technique::V2pDma {
+            return Err(self.wrong("post"));
+        }
+        let (offset, len) = (range.start, range.end.saturating_sub(range.start));
+        if range.start > range.end || range.end > memory.len() {
+            return Err(Error::Outside { offset, len, size: memory.len() });
+        }
+        let number = self.incoming.posting().ok_or(Error::PostedFull)?;
+        let posting = Posting { memory: memory.number, offset, len };
+        self.memory.write(Posting::at(number), &posting.encode(number))?;
+        self.incoming.post(len);
+        self.posted.push_back((memory.clone(), range));
+        self.memory.word(HEARD_AT + 16)?.store(self.incoming.posted(), Ordering::Release);
+        Ok(number)
+    }
+
+    /// Waits for a message in posted memory; where it is.
+    ///
+    /// # Errors
+    /// [`Error::WrongTechnique`] unless the channel has V2PDMA; else as [`discard`](Self::discard).
+    pub fn receive_posted(&mut self) -> Result<Arrived, Error> {
+        if self.layout.technique != Technique::V2pDma {
+            return Err(self.wrong("receive_posted"));
+        }
+        let fragment = self.look(&self.limit())?;
+        let (memory, range) = self.posted.pop_front().expect("checked: a buffer is posted");
+        self.take(&fragment);
+        Ok(Arrived { memory, range: range.start..range.start + fragment.len, number: fragment.place })
     }
 
     /// Takes a message and lets go of its bytes; its length.
@@ -276,6 +426,9 @@ impl Receiver {
     }
 
     fn receive_to(&mut self, sink: &mut Sink<'_>) -> Result<u64, Error> {
+        if self.layout.technique == Technique::V2pDma {
+            return Err(self.wrong("receive into a buffer that was not posted"));
+        }
         let limit = self.limit();
         loop {
             let fragment = self.look(&limit)?;
@@ -350,7 +503,14 @@ impl Receiver {
 
     /// Brings the bytes of a fragment to where they belong.
     fn move_fragment(&mut self, fragment: &Fragment, sink: &mut Sink<'_>) -> Result<(), Error> {
-        let Sink::Bytes(bytes) = sink else { return Ok(()) };
+        let bytes = match sink {
+            Sink::Bytes(bytes) => bytes,
+            Sink::Pages(buffer, offset, exchanged) => {
+                *exchanged += self.move_to_pages(fragment, buffer, *offset)?;
+                return Ok(());
+            }
+            Sink::Nowhere => return Ok(()),
+        };
         // Checked: `at + len <= total`, and the sink has room for all of it.
         let into = &mut bytes[fragment.at as usize..(fragment.at + fragment.len) as usize];
         match fragment.kind {
@@ -364,9 +524,65 @@ impl Receiver {
                     rest = later;
                 }
             }
-            FragmentKind::Abandon => {}
+            FragmentKind::Posted | FragmentKind::Abandon => {}
         }
         Ok(())
+    }
+
+    /// Exchanges what can be, and copies the rest; how many pages were exchanged.
+    fn move_to_pages(&mut self, fragment: &Fragment, into: &mut PageBuffer, offset: u64) -> Result<u64, Error> {
+        let to = offset + fragment.at;
+        let region = self.memory.region();
+        let pays = self.technique() == Technique::PexDma || fragment.total >= EXCHANGE_BYTES;
+        let mut done = 0;
+        if fragment.kind == FragmentKind::Frames
+            && self.layout.exchanges()
+            && pays
+            && to % PAGE == 0
+            && into.is_of(&region)
+        {
+            done = self.exchange(fragment, into, to)?;
+        }
+        let (mut to, end) = (to + done * PAGE, to + fragment.len);
+        let mut copy = |from: u64, room: u64| {
+            let len = room.min(end - to);
+            into.copy_in(to, &region, from, len)?;
+            to += len;
+            Ok::<(), Error>(())
+        };
+        match fragment.kind {
+            FragmentKind::Frames => {
+                let frames = frame_runs(&self.table, fragment.place + done, fragment.frames() - done);
+                for run in frames {
+                    copy(u64::from(run[0]) * PAGE, run.len() as u64 * PAGE)?;
+                }
+            }
+            FragmentKind::Window => copy(self.layout.window_at(), fragment.len)?,
+            FragmentKind::Agreed => copy(self.layout.agreed_at() + fragment.place, fragment.len)?,
+            FragmentKind::Posted | FragmentKind::Abandon => {}
+        }
+        Ok(done)
+    }
+
+    /// Exchanges the frames that a fragment fills, and says so to the sender before they are free.
+    fn exchange(&mut self, fragment: &Fragment, into: &mut PageBuffer, to: u64) -> Result<u64, Error> {
+        let (whole, size) = (fragment.len / PAGE, self.layout.pool);
+        let mut done = 0;
+        while done < whole {
+            let first = (fragment.place + done) % size;
+            let count = (whole - done).min(size - first);
+            let frames = &mut self.table[first as usize..(first + count) as usize];
+            let exchanged = into.exchange(to + done * PAGE, frames) as u64;
+            let entries: Vec<u8> = frames.iter().flat_map(|page| page.to_le_bytes()).collect();
+            self.memory.write(self.layout.table_at() + 4 * first, &entries)?;
+            done += exchanged;
+            if exchanged < count {
+                break;
+            }
+        }
+        self.version += u64::from(done > 0);
+        self.memory.word(VERSION_AT)?.store(self.version, Ordering::Release);
+        Ok(done)
     }
 
     /// Takes a fragment, and says so to the sender.
@@ -381,6 +597,20 @@ impl Receiver {
         }
         over
     }
+}
+
+/// What [`Receiver::receive_pages`] received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes.
+    pub len: u64,
+    /// Pages of them that were exchanged and not copied, since the call began.
+    pub pages_exchanged: u64,
+}
+
+/// Name of the export of a receiver's memory.
+pub(crate) fn memory_name(channel: &str, number: u64) -> String {
+    format!("{channel}/{number}")
 }
 
 /// Pages of frames that follow each other: `count` frames from the one with this number on.

@@ -5,16 +5,19 @@
 //! Source: [SEMANTICS §2.1].
 
 use crate::in_flight::InFlight;
-use crate::limits::{FRAGMENT_BYTES, MESSAGE_BYTES_MAX};
+use crate::limits::{FRAGMENT_BYTES, LENT_FRAGMENT_BYTES, MEMORIES_MAX, MESSAGE_BYTES_MAX, PIO_BYTES};
+use crate::posted::Posting;
 use crate::protocol::{
-    CLAIM_AT, Fragment, FragmentKind, Garbled, HEADER_WORDS, HEARD_AT, HEARD_WORDS, Layout, Outgoing, PAGE, words,
+    self, CLAIM_AT, Fragment, FragmentKind, Garbled, HEADER_WORDS, HEARD_AT, HEARD_WORDS, Layout, Outgoing, PAGE,
+    POSTED_BYTES, VERSION_AT, words,
 };
-use crate::receiver::frame_runs;
+use crate::receiver::{frame_runs, memory_name};
 use crate::waiting::{Limit, poll};
-use crate::{Error, Technique};
+use crate::{Error, PageBuffer, Technique};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
-use vmmc::{Buffer, Import, Rights, SendOptions, Session};
+use vmmc::{Buffer, Import, Pinned, Rights, SendOptions, Session};
 
 /// The sending end of a channel.
 ///
@@ -42,8 +45,16 @@ pub struct Sender {
     outgoing: Outgoing,
     /// The page of each frame, as the receiver said last.
     table: Vec<u32>,
+    /// Times that the receiver had exchanged frames when that was read.
+    version: u64,
+    /// Frames came back since.
+    table_is_old: bool,
+    /// Memories of the receiver that messages went to, by number.
+    memories: HashMap<u64, Import>,
+    node: Option<String>,
     /// Memory for messages with DirectDMA; empty with other techniques.
     agreed: Option<Buffer>,
+    is_mapped: bool,
     /// A message was begun and not sent to its end.
     unfinished: bool,
     given_up: bool,
@@ -116,9 +127,14 @@ impl SenderBuilder {
         Ok(Sender {
             session: self.session,
             name: self.name,
+            is_mapped: import.explain().path == vmmc::Path::Mapped,
             import,
             outgoing: Outgoing::new(&layout),
             table: layout.first_table(),
+            version: 0,
+            table_is_old: false,
+            memories: HashMap::new(),
+            node: self.node,
             layout,
             agreed,
             unfinished: false,
@@ -182,19 +198,126 @@ impl Sender {
 
     /// Sends a message, which can be changed or freed when this returns.
     ///
-    /// With PIO it waits until the receiver has taken the message before; with CopyDMA while the
-    /// pool is full.
+    /// With PIO it waits until the receiver has taken the message before; else while the pool is
+    /// full. With PEXDMA it is copied: [`send_pages`](Self::send_pages) lends.
     ///
     /// # Errors
-    /// [`Error::WrongTechnique`] with DirectDMA, [`Error::MessageTooLong`], [`Error::TimedOut`],
-    /// [`Error::Transfer`], [`Error::Garbled`], [`Error::GivenUp`]. After an error the receiver
-    /// gets nothing of the message.
+    /// [`Error::WrongTechnique`] with DirectDMA and V2PDMA, [`Error::MessageTooLong`],
+    /// [`Error::TimedOut`], [`Error::Transfer`], [`Error::Garbled`], [`Error::GivenUp`]. After an error
+    /// the receiver gets nothing of the message.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
-        match self.layout.technique {
-            Technique::Pio => self.send_parts(message, FragmentKind::Window),
-            Technique::CopyDma => self.send_parts(message, FragmentKind::Frames),
-            Technique::DirectDma => Err(self.wrong("send")),
+        let len = message.len() as u64;
+        let kind = self.kind_of(len)?.ok_or_else(|| self.wrong("send"))?;
+        self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| {
+            Ok(import.send(to, &message[part.start as usize..part.end as usize])?)
+        })
+    }
+
+    /// Sends a range of a buffer of pages, which can be written with
+    /// [`PageBuffer::write`] at once, or dropped. With PEXDMA its pages are lent for as long as the
+    /// transfer takes, and nothing is copied here; else they are read before this returns.
+    ///
+    /// # Errors
+    /// [`Error::Outside`]; [`Error::Transfer`] also for a message that this buffer sent before and
+    /// that did not arrive; else as [`send`](Self::send).
+    pub fn send_pages(&mut self, from: &mut PageBuffer, range: Range<u64>) -> Result<(), Error> {
+        let len = range.end.saturating_sub(range.start);
+        from.check(range.start, len)?;
+        from.take_failure()?;
+        let kind = self.kind_of(len)?.ok_or_else(|| self.wrong("send_pages"))?;
+        let start = range.start;
+        let in_buffer = |part: Range<u64>| start + part.start..start + part.end;
+        if self.layout.exchanges() && kind == FragmentKind::Frames {
+            self.parts(len, kind, LENT_FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
+        } else {
+            self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.send(import, to, in_buffer(part)))
         }
+    }
+
+    /// Sends bytes, pinned where they are, to the oldest buffer that the receiver has posted, for
+    /// which it waits. They are borrowed until the message is ready. A notice follows then, so let
+    /// it become ready before the next message.
+    ///
+    /// ```compile_fail
+    /// # fn overwrite(sender: &mut vmmc_techniques::Sender, mut message: Vec<u8>) {
+    /// let sending = sender.send_posted(&message).unwrap();
+    /// message.fill(0); // is still being read
+    /// sending.wait().unwrap();
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] if the posted buffer is shorter: it stays posted. [`Error::Import`] if
+    /// its memory cannot be reached. [`Error::WrongTechnique`] unless the channel has V2PDMA; else
+    /// as [`send`](Self::send).
+    pub fn send_posted<'a>(&mut self, message: &'a [u8]) -> Result<Posting<'_, 'a>, Error> {
+        if self.layout.technique != Technique::V2pDma {
+            return Err(self.wrong("send_posted"));
+        }
+        let (len, limit) = (message.len() as u64, self.begin()?);
+        self.wait_for_room(&limit, |outgoing| outgoing.number().is_some() && outgoing.posting().is_some())?;
+        let number = self.outgoing.posting().expect("it was waited for");
+        let mut record = [0; POSTED_BYTES as usize];
+        self.import.fetch(protocol::Posting::at(number), &mut record)?;
+        let posting = match protocol::Posting::decode(&record, number) {
+            Ok(posting) => posting,
+            Err(garbled) => return Err(self.garbled(garbled)),
+        };
+        if len > posting.len {
+            return Err(Error::TooLong { len, room: posting.len });
+        }
+        let transfer =
+            self.memory(posting.memory)?.post_send(posting.offset, Pinned(message), SendOptions::default())?;
+        let fragment = Fragment { kind: FragmentKind::Posted, total: len, at: 0, len, place: number };
+        Ok(Posting::new(self, transfer, fragment))
+    }
+
+    /// A memory of the receiver's: of its user, whatever others have such names.
+    fn memory(&mut self, number: u64) -> Result<&Import, Error> {
+        if !self.memories.contains_key(&number) {
+            if self.memories.len() >= MEMORIES_MAX {
+                self.memories.clear();
+            }
+            let name = memory_name(&self.name, number);
+            let mut builder = self.session.import(&name).owner(self.import.owner());
+            if let Some(node) = &self.node {
+                builder = builder.node(node);
+            }
+            self.memories.insert(number, builder.open()?);
+        }
+        Ok(&self.memories[&number])
+    }
+
+    /// Tells the receiver of a message that has arrived in posted memory.
+    pub(crate) fn tell_posted(&mut self, fragment: &Fragment) -> Result<(), Error> {
+        self.notify(fragment)
+    }
+
+    /// Nothing more goes through the channel.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// Which way a message goes whose memory is free on return; none if the technique has no such.
+    fn kind_of(&mut self, len: u64) -> Result<Option<FragmentKind>, Error> {
+        Ok(match self.layout.technique {
+            Technique::Pio => Some(FragmentKind::Window),
+            Technique::CopyDma | Technique::PexDma => Some(FragmentKind::Frames),
+            Technique::DirectDma | Technique::V2pDma => None,
+            Technique::Auto => Some(self.best_for(len)?),
+        })
+    }
+
+    /// The window has room for one message. Where it takes a message to another node to know
+    /// whether it is free, it does not pay.
+    fn best_for(&mut self, len: u64) -> Result<FragmentKind, Error> {
+        if len > PIO_BYTES.min(self.layout.window) || !self.is_mapped {
+            return Ok(FragmentKind::Frames);
+        }
+        if !self.outgoing.all_taken() {
+            self.listen()?;
+        }
+        Ok(if self.outgoing.all_taken() { FragmentKind::Window } else { FragmentKind::Frames })
     }
 
     /// Sends a range of [`agreed`](Self::agreed) memory to the same place at the receiver. The
@@ -238,20 +361,16 @@ impl Sender {
     pub fn announce(&mut self, len: u64) -> Result<(), Error> {
         let kind = match self.layout.technique {
             Technique::Pio => FragmentKind::Window,
-            Technique::CopyDma => FragmentKind::Frames,
+            Technique::CopyDma | Technique::PexDma | Technique::Auto => FragmentKind::Frames,
             Technique::DirectDma => FragmentKind::Agreed,
+            Technique::V2pDma => FragmentKind::Posted,
         };
-        self.parts(len, kind, |_, _, _| Ok(()))
+        let most = if self.layout.exchanges() { LENT_FRAGMENT_BYTES } else { FRAGMENT_BYTES };
+        self.parts(len, kind, most, |_, _, _| Ok(()))
     }
 
     fn wrong(&self, call: &'static str) -> Error {
         Error::WrongTechnique { name: self.name.clone(), technique: self.layout.technique, call }
-    }
-
-    fn send_parts(&mut self, message: &[u8], kind: FragmentKind) -> Result<(), Error> {
-        self.parts(message.len() as u64, kind, |import, to, part| {
-            Ok(import.send(to, &message[part.start as usize..part.end as usize])?)
-        })
     }
 
     /// Sends a message by parts: `part` brings a range of it to a place in the channel.
@@ -259,6 +378,7 @@ impl Sender {
         &mut self,
         total: u64,
         kind: FragmentKind,
+        most: u64,
         mut part: impl FnMut(&Import, u64, Range<u64>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if total > MESSAGE_BYTES_MAX {
@@ -267,7 +387,7 @@ impl Sender {
         let limit = self.begin()?;
         let mut at = 0;
         loop {
-            let (place, len) = self.place(kind, total - at, &limit)?;
+            let (place, len) = self.place(kind, (total - at).min(most), &limit)?;
             match kind {
                 FragmentKind::Frames => {
                     let mut from = at;
@@ -278,6 +398,7 @@ impl Sender {
                     }
                 }
                 FragmentKind::Agreed => part(&self.import, self.layout.agreed_at(), at..at + len)?,
+                FragmentKind::Posted => {}
                 _ => part(&self.import, self.layout.window_at(), at..at + len)?,
             }
             self.notify(&Fragment { kind, total, at, len, place })?;
@@ -295,15 +416,21 @@ impl Sender {
             FragmentKind::Frames => {
                 // A fragment may be as long as half of the pool, so that another one is filled
                 // while it is taken out.
-                let most = FRAGMENT_BYTES.min((self.layout.pool / 2).max(1) * PAGE);
-                let len = left.min(most);
+                let len = left.min((self.layout.pool / 2).max(1) * PAGE);
                 let frames = len.div_ceil(PAGE);
                 self.wait_for_room(limit, |outgoing| outgoing.number().is_some() && outgoing.frames().0 >= frames)?;
-                Ok((self.outgoing.frames().1, len))
+                let place = self.outgoing.frames().1;
+                let pages = frame_runs(&self.table, place, frames).flatten();
+                self.layout.check_pages(pages).map_err(|garbled| self.garbled(garbled))?;
+                Ok((place, len))
             }
             FragmentKind::Agreed => {
                 self.wait_for_room(limit, |outgoing| outgoing.number().is_some())?;
                 Ok((0, left.min(self.layout.agreed)))
+            }
+            FragmentKind::Posted => {
+                self.wait_for_room(limit, |o| o.number().is_some() && o.posting().is_some())?;
+                Ok((self.outgoing.posting().expect("it was waited for"), left))
             }
             _ => {
                 self.wait_for_room(limit, Outgoing::all_taken)?;
@@ -338,28 +465,43 @@ impl Sender {
         if has_room(&self.outgoing) {
             return Ok(());
         }
-        let (import, outgoing) = (&self.import, &mut self.outgoing);
-        let heard = poll(&self.session, limit, || {
-            if let Some(garbled) = hear(import, outgoing)? {
-                return Ok(Some(Some(garbled)));
-            }
-            Ok(has_room(outgoing).then_some(None))
+        let session = self.session.clone();
+        let heard = poll(&session, limit, || {
+            self.listen()?;
+            Ok(has_room(&self.outgoing).then_some(()))
         })?;
-        match heard {
-            Some(None) => Ok(()),
-            Some(Some(garbled)) => {
-                self.given_up = true;
-                Err(Error::Garbled { name: self.name.clone(), garbled })
-            }
-            None => Err(limit.error(&self.session, &self.name, "the receiver took nothing")),
-        }
+        heard.ok_or_else(|| limit.error(&session, &self.name, "the receiver took nothing, or posted nothing"))
     }
-}
 
-/// Reads what the receiver says; what of it cannot be.
-fn hear(import: &Import, outgoing: &mut Outgoing) -> Result<Option<Garbled>, Error> {
-    let mut heard = [0; HEARD_WORDS * 8];
-    import.fetch(HEARD_AT, &mut heard[..])?;
-    let [taken, given_back, _] = words(&heard);
-    Ok(outgoing.hear(taken, given_back).err())
+    /// Reads what the receiver says.
+    fn listen(&mut self) -> Result<(), Error> {
+        let mut heard = [0; HEARD_WORDS * 8];
+        self.import.fetch(HEARD_AT, &mut heard[..])?;
+        let came_back = self.outgoing.hear(words(&heard)).map_err(|garbled| self.garbled(garbled))?;
+        self.table_is_old |= came_back && self.layout.exchanges();
+        // Read after the frames that came back, so it is no older than they are.
+        if self.table_is_old { self.read_table() } else { Ok(()) }
+    }
+
+    /// Reads where the frames are, if that has changed. Of those that the receiver is at, an entry
+    /// may be old; it is read again when they come back.
+    fn read_table(&mut self) -> Result<(), Error> {
+        let mut version = [0; 8];
+        self.import.fetch(VERSION_AT, &mut version[..])?;
+        let version = u64::from_le_bytes(version);
+        if version != self.version {
+            let mut entries = vec![0; self.table.len() * 4];
+            self.import.fetch(self.layout.table_at(), &mut entries[..])?;
+            let pages = entries.chunks_exact(4).map(|page| u32::from_le_bytes(page.try_into().expect("four bytes")));
+            self.table.iter_mut().zip(pages).for_each(|(entry, page)| *entry = page);
+            self.version = version;
+        }
+        self.table_is_old = false;
+        Ok(())
+    }
+
+    fn garbled(&mut self, garbled: Garbled) -> Error {
+        self.given_up = true;
+        Error::Garbled { name: self.name.clone(), garbled }
+    }
 }

@@ -22,22 +22,39 @@ pub enum Technique {
     /// Straight from memory of the sender to memory of the receiver that both agreed on when the
     /// channel was opened.
     DirectDma,
+    /// Straight from any memory of the sender, pinned where it is, to memory that the receiver has
+    /// posted before. The sender waits for a posted buffer.
+    V2pDma,
+    /// As CopyDMA, but neither side copies whole pages: the sender lends those of a
+    /// [`PageBuffer`](crate::PageBuffer), which copies a page when it is written meanwhile, and the
+    /// receiver exchanges frames for pages of one.
+    PexDma,
+    /// For each message by its length, its alignment and what is free: through the window as with
+    /// PIO, through frames as with CopyDMA, or by exchange of pages. It promises what CopyDMA does.
+    Auto,
 }
 
 impl Technique {
     /// All of them.
-    pub const ALL: [Technique; 3] = [Technique::Pio, Technique::CopyDma, Technique::DirectDma];
+    pub const ALL: [Technique; 6] = [
+        Technique::Pio,
+        Technique::CopyDma,
+        Technique::DirectDma,
+        Technique::V2pDma,
+        Technique::PexDma,
+        Technique::Auto,
+    ];
 
     /// Whether the memory of a message can be used again when a send has returned. Else
-    /// [`is_ready`](crate::InFlight::is_ready) tells when.
+    /// [`is_ready`](crate::InFlight::is_ready) tells when (the paper's `DMA-Ready()`).
     pub fn frees_on_return(self) -> bool {
-        self != Technique::DirectDma
+        !matches!(self, Technique::DirectDma | Technique::V2pDma)
     }
 
     /// Whether messages arrive, and sends return, before the receiver asks for them, as far as the
     /// pool reaches.
     pub fn buffers_arrivals(self) -> bool {
-        self == Technique::CopyDma
+        matches!(self, Technique::CopyDma | Technique::PexDma | Technique::Auto)
     }
 
     /// Its name in documents and on command lines.
@@ -46,6 +63,9 @@ impl Technique {
             Technique::Pio => "pio",
             Technique::CopyDma => "copydma",
             Technique::DirectDma => "directdma",
+            Technique::V2pDma => "v2pdma",
+            Technique::PexDma => "pexdma",
+            Technique::Auto => "auto",
         }
     }
 

@@ -7,7 +7,10 @@ mod common;
 
 use common::{Ends, LONG, Nodes, PAGE, PATHS, Path, SHORT, assert_same, open, open_with, pattern, unique};
 use std::time::{Duration, Instant};
-use vmmc_techniques::{Error, Receiver, Sender, Technique};
+use vmmc_techniques::{Error, PageBuffer, Receiver, Sender, Technique};
+
+/// Techniques whose messages come from any memory and go to any.
+const FROM_SLICES: [Technique; 4] = [Technique::Pio, Technique::CopyDma, Technique::PexDma, Technique::Auto];
 
 /// Lengths around every edge: words, descriptors, pages, fragments, windows, pools.
 const LENGTHS: [usize; 16] =
@@ -45,7 +48,7 @@ fn through(ends: &mut Ends, len: usize, from: usize, into: usize, late: bool) {
 fn every_length_and_alignment_arrives_by_every_technique_on_every_path() {
     let nodes = Nodes::start();
     for path in PATHS {
-        for technique in [Technique::Pio, Technique::CopyDma] {
+        for technique in FROM_SLICES {
             let mut ends = open(&nodes, path, technique);
             for (round, len) in LENGTHS.into_iter().enumerate() {
                 let (from, into) = (ALIGNMENTS[round % 4], ALIGNMENTS[round / 4 % 4]);
@@ -85,10 +88,161 @@ fn agreed_memory_takes_every_range_on_every_path() {
 }
 
 #[test]
+fn every_length_and_alignment_arrives_from_pages_and_in_pages_on_every_path() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        for technique in FROM_SLICES {
+            let Ends { mut receiver, mut sender, user, .. } =
+                open_with(&nodes, path, technique, |builder| builder.pages(2 << 20));
+            let mut from = PageBuffer::new(&user, 1 << 20).unwrap();
+            // One of the channel, whose pages can be exchanged, and one that is not.
+            let mut ours = receiver.page_buffer(1 << 20).unwrap();
+            let mut others = PageBuffer::new(&user, 1 << 20).unwrap();
+            for (round, len) in LENGTHS.into_iter().enumerate() {
+                let (at, to) = (ALIGNMENTS[round % 4] as u64, ALIGNMENTS[round / 2 % 4] as u64);
+                for into in [&mut ours, &mut others] {
+                    let what = format!("{technique} on {path:?}: {len} bytes from {at} to {to}");
+                    let message = pattern(len, round as u8);
+                    from.write(at, &message).unwrap();
+                    into.write(0, &vec![0xEE; 1 << 20]).unwrap();
+                    let range = at..at + len as u64;
+                    let received = std::thread::scope(|scope| {
+                        scope.spawn(|| sender.send_pages(&mut from, range).unwrap());
+                        receiver.receive_pages(into, to).unwrap()
+                    });
+                    assert_eq!(received.len, len as u64);
+                    let mut seen = vec![0; len];
+                    into.read(to, &mut seen).unwrap();
+                    assert_same(&seen, &message, &what);
+                    let rest = (1 << 20) - to as usize - len;
+                    let mut after = vec![0; rest.min(5000)];
+                    into.read(to + len as u64, &mut after).unwrap();
+                    assert!(after.iter().all(|byte| *byte == 0xEE), "{what}: beyond it");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_are_exchanged_where_they_are_whole_and_aligned_and_copied_where_not() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, user, .. } = open(&nodes, path, Technique::PexDma);
+        let mut from = PageBuffer::new(&user, 256 << 10).unwrap();
+        let mut into = receiver.page_buffer(256 << 10).unwrap();
+        // Length, where it goes, pages to be exchanged.
+        for (len, to, pages) in [(4096, 0, 1), (4095, 0, 0), (10_000, 4096, 2), (10_000, 8, 0), (200_000, 0, 48)] {
+            from.write(0, &pattern(len, pages as u8)).unwrap();
+            sender.send_pages(&mut from, 0..len as u64).unwrap();
+            let received = receiver.receive_pages(&mut into, to).unwrap();
+            assert_eq!((received.len, received.pages_exchanged), (len as u64, pages), "{path:?}");
+            let mut seen = vec![0; len];
+            into.read(to, &mut seen).unwrap();
+            assert_same(&seen, &pattern(len, pages as u8), "exchanged and copied");
+        }
+        // A buffer of others, and a slice.
+        let mut other = PageBuffer::new(&user, 8192).unwrap();
+        sender.send(&[3; 8192]).unwrap();
+        assert_eq!(receiver.receive_pages(&mut other, 0).unwrap().pages_exchanged, 0);
+        sender.send(&[4; 8192]).unwrap();
+        assert_eq!(receiver.receive_pages(&mut into, 0).unwrap().pages_exchanged, 2);
+    }
+}
+
+#[test]
+fn short_messages_are_copied_and_long_ones_exchanged_where_the_channel_chooses() {
+    let nodes = Nodes::start();
+    let long = vmmc_techniques::limits::EXCHANGE_BYTES as usize;
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, user, .. } =
+            open_with(&nodes, path, Technique::Auto, |builder| builder.pages(2 * long as u64));
+        let mut from = PageBuffer::new(&user, long as u64).unwrap();
+        let mut into = receiver.page_buffer(2 * long as u64).unwrap();
+        for (len, to, pages) in [(8192, 0, 0), (long - 1, 0, 0), (long, 0, long / PAGE), (long, 1, 0)] {
+            from.write(0, &pattern(len, len as u8)).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| sender.send_pages(&mut from, 0..len as u64).unwrap());
+                let received = receiver.receive_pages(&mut into, to).unwrap();
+                assert_eq!((received.len, received.pages_exchanged), (len as u64, pages as u64), "{path:?}");
+            });
+            let mut seen = vec![0; len];
+            into.read(to, &mut seen).unwrap();
+            assert_same(&seen, &pattern(len, len as u8), "by a channel that chooses");
+        }
+    }
+}
+
+#[test]
+fn pages_of_buffers_come_back_and_no_more_are_given_than_there_are() {
+    let nodes = Nodes::start();
+    let Ends { mut receiver, mut sender, .. } =
+        open_with(&nodes, Path::Mapped, Technique::PexDma, |builder| builder.pages(64 << 10));
+    for round in 0..10u8 {
+        let mut first = receiver.page_buffer(40 << 10).unwrap();
+        let error = receiver.page_buffer(28 << 10).unwrap_err();
+        assert_eq!(error, Error::NoPages { pages: 7, free: 6 });
+        sender.send(&pattern(40 << 10, round)).unwrap();
+        assert_eq!(receiver.receive_pages(&mut first, 0).unwrap().pages_exchanged, 10);
+        let mut seen = vec![0; 40 << 10];
+        first.read(0, &mut seen).unwrap();
+        assert_same(&seen, &pattern(40 << 10, round), "in a new buffer");
+    }
+    assert!(receiver.page_buffer(64 << 10).is_ok());
+}
+
+#[test]
+fn what_was_received_by_exchange_can_be_sent_on_and_received_into_again() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, user, owner } = open(&nodes, path, Technique::PexDma);
+        let name = unique("onward");
+        let mut last = Receiver::builder(&user, &name).technique(Technique::PexDma).open().unwrap();
+        let mut onward = Sender::builder(&owner, &name).node(&user.node().name).connect().unwrap();
+        let (mut here, mut there) = (receiver.page_buffer(64 << 10).unwrap(), last.page_buffer(64 << 10).unwrap());
+        for round in 0..20 {
+            sender.send(&pattern(64 << 10, round)).unwrap();
+            // Pages that are lent yet are not given away.
+            receiver.receive_pages(&mut here, 0).unwrap();
+            onward.send_pages(&mut here, 0..64 << 10).unwrap();
+            last.receive_pages(&mut there, 0).unwrap();
+            let mut seen = vec![0; 64 << 10];
+            there.read(0, &mut seen).unwrap();
+            assert_same(&seen, &pattern(64 << 10, round), "sent on");
+        }
+    }
+}
+
+#[test]
+fn posted_memory_of_every_kind_takes_every_length_on_every_path() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, .. } = open(&nodes, path, Technique::V2pDma);
+        let memories = [receiver.memory(1 << 20).unwrap(), receiver.adopt(vec![0; 800_000]).unwrap()];
+        for (round, len) in LENGTHS.into_iter().enumerate() {
+            let memory = &memories[round % 2];
+            let at = ALIGNMENTS[round % 4] as u64;
+            let number = receiver.post(memory, at..at + len as u64 + 7).unwrap();
+            assert_eq!(number, round as u64);
+            let message = pattern(len + 9, round as u8);
+            sender.send_posted(&message[9..]).unwrap().wait().unwrap();
+            let arrived = receiver.receive_posted().unwrap();
+            assert_eq!((arrived.number, arrived.range), (number, at..at + len as u64), "{path:?}");
+            let mut seen = vec![0; len];
+            arrived.memory.read(at, &mut seen).unwrap();
+            assert_same(&seen, &message[9..], "in posted memory");
+        }
+        for range in [0..(1 << 20) + 1, 9..u64::MAX, u64::MAX..u64::MAX] {
+            assert!(matches!(receiver.post(&memories[0], range), Err(Error::Outside { .. })));
+        }
+    }
+}
+
+#[test]
 fn messages_come_in_order_whatever_their_lengths() {
     let nodes = Nodes::start();
     for path in PATHS {
-        for technique in [Technique::Pio, Technique::CopyDma] {
+        for technique in FROM_SLICES {
             let Ends { mut receiver, mut sender, .. } =
                 open_with(&nodes, path, technique, |builder| builder.window(8192).pool(5 * 4096));
             let length = |number: usize| number * 7919 % 40_000;
@@ -107,7 +261,7 @@ fn messages_come_in_order_whatever_their_lengths() {
 #[test]
 fn a_message_that_does_not_fit_stays_and_can_be_discarded() {
     let nodes = Nodes::start();
-    for technique in [Technique::Pio, Technique::CopyDma] {
+    for technique in FROM_SLICES {
         let Ends { mut receiver, mut sender, .. } = open(&nodes, Path::Mapped, technique);
         for round in 0..3u8 {
             sender.send(&pattern(1000, round)).unwrap();
@@ -126,7 +280,7 @@ fn a_message_that_does_not_fit_stays_and_can_be_discarded() {
 fn a_message_that_was_given_up_leaves_no_trace() {
     let nodes = Nodes::start();
     for path in PATHS {
-        for technique in [Technique::Pio, Technique::CopyDma] {
+        for technique in FROM_SLICES {
             let Ends { mut receiver, mut sender, .. } =
                 open_with(&nodes, path, technique, |builder| builder.window(8192).pool(8192));
             sender.set_timeout(SHORT);
@@ -200,8 +354,17 @@ fn calls_of_other_techniques_say_so() {
     let Ends { mut receiver, mut sender, .. } = open(&nodes, Path::Mapped, Technique::CopyDma);
     assert!(matches!(sender.send_agreed(0..1), Err(Error::WrongTechnique { .. })));
     assert!(matches!(receiver.receive_agreed(), Err(Error::WrongTechnique { .. })));
-    let Ends { mut sender, .. } = open(&nodes, Path::Mapped, Technique::DirectDma);
-    assert!(matches!(sender.send(b"bytes"), Err(Error::WrongTechnique { .. })));
+    assert!(matches!(receiver.receive_posted(), Err(Error::WrongTechnique { .. })));
+    assert!(matches!(receiver.memory(4096), Err(Error::WrongTechnique { .. })));
+    assert!(matches!(sender.send_posted(b"bytes"), Err(Error::WrongTechnique { .. })));
+    for technique in [Technique::DirectDma, Technique::V2pDma] {
+        let Ends { mut sender, user, .. } = open(&nodes, Path::Mapped, technique);
+        assert!(matches!(sender.send(b"bytes"), Err(Error::WrongTechnique { .. })));
+        let mut pages = PageBuffer::new(&user, 4096).unwrap();
+        assert!(matches!(sender.send_pages(&mut pages, 0..1), Err(Error::WrongTechnique { .. })));
+    }
+    let Ends { mut receiver, .. } = open(&nodes, Path::Mapped, Technique::V2pDma);
+    assert!(matches!(receiver.receive(&mut [0]), Err(Error::WrongTechnique { .. })));
 }
 
 #[test]

@@ -7,7 +7,8 @@ mod common;
 
 use common::{Ends, LONG, Nodes, PATHS, Path, SHORT, assert_same, open, open_with, pattern};
 use std::time::Duration;
-use vmmc_techniques::{Error, Technique};
+use vmmc_techniques::limits::POSTED_MAX;
+use vmmc_techniques::{Error, PageBuffer, Technique};
 
 /// Sends messages from one piece of memory that is overwritten as soon as each send returns, and
 /// looks at what arrives.
@@ -41,6 +42,89 @@ fn pio_lets_memory_be_overwritten_at_once() {
 #[test]
 fn copydma_lets_memory_be_overwritten_at_once() {
     overwrite_at_once(Technique::CopyDma);
+}
+
+#[test]
+fn auto_lets_memory_be_overwritten_at_once() {
+    overwrite_at_once(Technique::Auto);
+}
+
+/// The same from a buffer of pages, which is written at once, in part and wholly.
+#[test]
+fn pexdma_lets_memory_be_overwritten_at_once() {
+    overwrite_at_once(Technique::PexDma);
+    let nodes = Nodes::start();
+    let len = 300_000;
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, user, .. } = open(&nodes, path, Technique::PexDma);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut pages = PageBuffer::new(&user, len as u64).unwrap();
+                for number in 0..20u8 {
+                    pages.write(0, &pattern(len, number)).unwrap();
+                    sender.send_pages(&mut pages, 0..len as u64).unwrap();
+                    (0..len as u64 / 5000).for_each(|i| pages.write(5000 * i + 7, &[0xEE; 99]).unwrap());
+                }
+                sender.flush().unwrap();
+            });
+            let mut buffer = vec![0; len];
+            for number in 0..20 {
+                assert_eq!(receiver.receive(&mut buffer).unwrap(), len);
+                assert_same(&buffer, &pattern(len, number), "a message as it was when it was sent");
+            }
+        });
+    }
+}
+
+/// The copy on write is real: between nodes pages are lent when the send returns, and a write of
+/// them copies.
+#[test]
+fn pexdma_copies_a_page_that_is_written_while_it_is_lent() {
+    let nodes = Nodes::start();
+    let len = 4 << 20;
+    for round in 0..200 {
+        let Ends { mut receiver, mut sender, user, .. } = open(&nodes, Path::Network, Technique::PexDma);
+        let mut pages = PageBuffer::new(&user, len).unwrap();
+        pages.write(0, &pattern(len as usize, round)).unwrap();
+        sender.send_pages(&mut pages, 0..len).unwrap();
+        let last = len - 100;
+        pages.write(last, b"written while it is lent").unwrap();
+        let mut buffer = vec![0; len as usize];
+        receiver.receive(&mut buffer).unwrap();
+        assert_same(&buffer, &pattern(len as usize, round), "as it was sent");
+        let mut own = [0; 24];
+        pages.read(last, &mut own).unwrap();
+        assert_eq!(&own, b"written while it is lent");
+        pages.wait().unwrap();
+        assert_eq!(pages.pages_lent(), 0);
+        if pages.pages_copied() > 0 {
+            return;
+        }
+    }
+    panic!("no page was lent long enough to be copied");
+}
+
+#[test]
+fn v2pdma_lets_memory_be_overwritten_when_it_is_ready() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, .. } = open(&nodes, path, Technique::V2pDma);
+        let memory = receiver.memory(90_000).unwrap();
+        for number in 0..20 {
+            receiver.post(&memory, 0..90_000).unwrap();
+            let mut message = pattern(90_000, number);
+            let mut sending = sender.send_posted(&message).unwrap();
+            while !sending.is_ready().unwrap() {
+                std::thread::yield_now();
+            }
+            drop(sending);
+            message.fill(0xEE);
+            let arrived = receiver.receive_posted().unwrap();
+            let mut seen = vec![0; 90_000];
+            arrived.memory.read(0, &mut seen).unwrap();
+            assert_same(&seen, &pattern(90_000, number), "a message as it was when it was ready");
+        }
+    }
 }
 
 #[test]
@@ -106,17 +190,33 @@ fn pio_holds_one_message_for_a_late_receiver_and_the_next_one_waits() {
 
 #[test]
 fn copydma_keeps_what_arrives_for_a_late_receiver_as_far_as_the_pool_reaches() {
+    keep_for_late(Technique::CopyDma, 8);
+}
+
+#[test]
+fn pexdma_keeps_what_arrives_for_a_late_receiver_as_far_as_the_pool_reaches() {
+    keep_for_late(Technique::PexDma, 8);
+}
+
+/// On a mapped channel one more is in the window.
+#[test]
+fn auto_keeps_what_arrives_for_a_late_receiver_as_far_as_the_pool_reaches() {
+    keep_for_late(Technique::Auto, 8);
+}
+
+fn keep_for_late(technique: Technique, frames: u8) {
     let nodes = Nodes::start();
     for path in PATHS {
+        let in_window = u8::from(technique == Technique::Auto && path == Path::Mapped);
         let Ends { mut receiver, mut sender, .. } =
-            open_with(&nodes, path, Technique::CopyDma, |builder| builder.pool(16 * 4096));
+            open_with(&nodes, path, technique, |builder| builder.pool(16 * 4096));
         sender.set_timeout(SHORT);
         let mut sent = 0u8;
         // Two pages each: eight of them fill the pool, and the ninth waits.
         while sender.send(&pattern(5000, sent)).is_ok() {
             sent += 1;
         }
-        assert_eq!(sent, 8, "{path:?}");
+        assert_eq!(sent, frames + in_window, "{path:?}");
         let mut buffer = vec![0; 5000];
         for number in 0..sent {
             receiver.receive(&mut buffer).unwrap();
@@ -144,6 +244,51 @@ fn directdma_overwrites_what_a_late_receiver_has_not_looked_at() {
     }
 }
 
+#[test]
+fn v2pdma_waits_for_a_receiver_that_posts_late() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, .. } = open(&nodes, path, Technique::V2pDma);
+        sender.set_timeout(SHORT);
+        assert!(matches!(sender.send_posted(b"nowhere to go"), Err(Error::TimedOut { .. })), "{path:?}");
+        let memory = receiver.memory(4096).unwrap();
+        receiver.post(&memory, 0..6).unwrap();
+        sender.set_timeout(LONG);
+        sender.send_posted(b"posted").unwrap().wait().unwrap();
+        sender.set_timeout(SHORT);
+        // One buffer, one message.
+        assert!(matches!(sender.send_posted(b"again"), Err(Error::TimedOut { .. })), "{path:?}");
+        assert_eq!(receiver.receive_posted().unwrap().range, 0..6);
+    }
+}
+
+#[test]
+fn v2pdma_fills_posted_buffers_in_turn_and_never_beyond_their_length() {
+    let nodes = Nodes::start();
+    for path in PATHS {
+        let Ends { mut receiver, mut sender, .. } = open(&nodes, path, Technique::V2pDma);
+        let memory = receiver.memory(POSTED_MAX as u64 * 64).unwrap();
+        for round in 0..3 {
+            for number in 0..POSTED_MAX as u64 {
+                let posted = receiver.post(&memory, number * 64..number * 64 + 9).unwrap();
+                assert_eq!(posted, round * POSTED_MAX as u64 + number);
+            }
+            assert_eq!(receiver.post(&memory, 0..9), Err(Error::PostedFull));
+            let error = sender.send_posted(b"ten bytes!").unwrap_err();
+            assert_eq!(error, Error::TooLong { len: 10, room: 9 });
+            for number in 0..POSTED_MAX {
+                sender.send_posted(format!("{number:9}").as_bytes()).unwrap().wait().unwrap();
+            }
+            for number in 0..POSTED_MAX {
+                let arrived = receiver.receive_posted().unwrap();
+                let mut text = [0; 10];
+                arrived.memory.read(arrived.range.start, &mut text).unwrap();
+                assert_eq!(text, format!("{number:9}\0").as_bytes(), "{path:?}");
+            }
+        }
+    }
+}
+
 /// The receiver asks first.
 fn wait_early(technique: Technique) {
     let nodes = Nodes::start();
@@ -157,12 +302,19 @@ fn wait_early(technique: Technique) {
                         sender.agreed().write(0, &pattern(300_000, 1)).unwrap();
                         sender.send_agreed(0..300_000).unwrap().wait().unwrap();
                     }
+                    Technique::V2pDma => sender.send_posted(&pattern(300_000, 1)).unwrap().wait().unwrap(),
                     _ => sender.send(&pattern(300_000, 1)).unwrap(),
                 }
                 sender.flush().unwrap();
             });
             let mut buffer = vec![0; 300_000];
-            assert_eq!(receiver.receive(&mut buffer).unwrap(), 300_000);
+            if technique == Technique::V2pDma {
+                let memory = receiver.memory(300_000).unwrap();
+                receiver.post(&memory, 0..300_000).unwrap();
+                receiver.receive_posted().unwrap().memory.read(0, &mut buffer).unwrap();
+            } else {
+                assert_eq!(receiver.receive(&mut buffer).unwrap(), 300_000);
+            }
             assert_same(&buffer, &pattern(300_000, 1), "a message that was waited for");
         });
     }
@@ -181,4 +333,19 @@ fn copydma_receivers_can_wait_before_anything_is_sent() {
 #[test]
 fn directdma_receivers_can_wait_before_anything_is_sent() {
     wait_early(Technique::DirectDma);
+}
+
+#[test]
+fn v2pdma_receivers_can_wait_before_anything_is_sent() {
+    wait_early(Technique::V2pDma);
+}
+
+#[test]
+fn pexdma_receivers_can_wait_before_anything_is_sent() {
+    wait_early(Technique::PexDma);
+}
+
+#[test]
+fn auto_receivers_can_wait_before_anything_is_sent() {
+    wait_early(Technique::Auto);
 }

@@ -61,12 +61,49 @@ fn fragments_that_cannot_be_are_refused() {
 fn counts_that_cannot_be_are_refused_and_change_nothing() {
     let mut outgoing = Outgoing::new(&layout(Technique::CopyDma));
     outgoing.send(&fragment(FragmentKind::Frames, 2 * PAGE, 0, 2 * PAGE, 0));
-    assert_eq!(outgoing.hear(2, 0), Err(Garbled::Count { count: 2, from: 0, to: 1 }));
-    assert_eq!(outgoing.hear(0, 3), Err(Garbled::Count { count: 3, from: 0, to: 2 }));
+    assert_eq!(outgoing.hear([2, 0, 0]), Err(Garbled::Count { count: 2, from: 0, to: 1 }));
+    assert_eq!(outgoing.hear([0, 3, 0]), Err(Garbled::Count { count: 3, from: 0, to: 2 }));
     assert!(!outgoing.all_taken());
-    assert_eq!((outgoing.hear(1, 2), outgoing.frames()), (Ok(true), (5, 2)));
-    assert_eq!(outgoing.hear(0, 2), Err(Garbled::Count { count: 0, from: 1, to: 1 }));
-    assert_eq!(outgoing.hear(1, 1), Err(Garbled::Count { count: 1, from: 2, to: 2 }));
+    assert_eq!((outgoing.hear([1, 2, 0]), outgoing.frames()), (Ok(true), (5, 2)));
+    assert_eq!(outgoing.hear([0, 2, 0]), Err(Garbled::Count { count: 0, from: 1, to: 1 }));
+    assert_eq!(outgoing.hear([1, 1, 0]), Err(Garbled::Count { count: 1, from: 2, to: 2 }));
+}
+
+#[test]
+fn tables_with_pages_of_other_parts_are_refused() {
+    let layout = layout(Technique::PexDma);
+    assert_eq!(layout.check_pages(&layout.first_table()), Ok(()));
+    assert_eq!(layout.check_pages(&layout.own_pages()), Ok(()));
+    for page in [0, layout.first_page() as u32 - 1, layout.end_page() as u32, u32::MAX] {
+        assert!(matches!(layout.check_pages(&[page]), Err(Garbled::Page { .. })), "page {page}");
+    }
+}
+
+#[test]
+fn posted_buffers_are_filled_in_turn_and_within_their_lengths() {
+    let layout = layout(Technique::V2pDma);
+    let (mut outgoing, mut incoming) = (Outgoing::new(&layout), Incoming::new(layout));
+    let message = |len, place| fragment(FragmentKind::Posted, len, 0, len, place);
+    assert_eq!((outgoing.posting(), incoming.check(&message(0, 0))), (None, Err(Garbled::Kind(4))));
+    for number in 0..POSTED_MAX as u64 {
+        assert_eq!(incoming.posting(), Some(number));
+        incoming.post(number);
+    }
+    assert_eq!((incoming.posting(), incoming.posted()), (None, POSTED_MAX as u64));
+    assert!(matches!(outgoing.hear([0, 0, POSTED_MAX as u64 + 1]), Err(Garbled::Count { .. })));
+    assert_eq!(outgoing.hear([0, 0, incoming.posted()]), Ok(false));
+    assert_eq!(incoming.check(&message(1, 0)), Err(Garbled::Fragment { len: 1, room: 0 }));
+    assert_eq!(incoming.check(&message(0, 1)), Err(Garbled::Place { place: 1, expected: 0 }));
+    for number in 0..POSTED_MAX as u64 {
+        assert_eq!(outgoing.posting(), Some(number));
+        let message = message(number, number);
+        outgoing.send(&message);
+        assert_eq!((incoming.check(&message), incoming.take(&message)), (Ok(()), Some(number)));
+    }
+    assert_eq!((outgoing.posting(), incoming.posting()), (None, Some(POSTED_MAX as u64)));
+    let posting = Posting { memory: 3, offset: 4, len: 5 };
+    assert_eq!(Posting::decode(&posting.encode(7), 7), Ok(posting));
+    assert_eq!(Posting::decode(&posting.encode(7), 71), Err(Garbled::Place { place: 7, expected: 71 }));
 }
 
 proptest! {
@@ -106,7 +143,7 @@ proptest! {
                 if let Some(total) = incoming.take(&fragment) {
                     prop_assert_eq!(Some(total), model.pop_front());
                 }
-                outgoing.hear(incoming.number(), incoming.given_back()).unwrap();
+                outgoing.hear([incoming.number(), incoming.given_back(), incoming.posted()]).unwrap();
                 prop_assert_eq!(outgoing.all_taken(), notices.is_empty());
             }
         }
@@ -128,6 +165,9 @@ proptest! {
             let words = [kind, total, from, len, place, 0, 0, incoming.number() + 1];
             bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
             let Ok(fragment) = Fragment::decode(&bytes) else { continue };
+            if incoming.posted() < 3 {
+                incoming.post(PAGE);
+            }
             if incoming.check(&fragment).is_err() {
                 continue;
             }
@@ -141,6 +181,7 @@ proptest! {
             prop_assert_eq!(fragment.at, at);
             prop_assert!(fragment.at + fragment.len <= fragment.total && fragment.total <= MESSAGE_BYTES_MAX);
             prop_assert!(fragment.kind != FragmentKind::Agreed || place + len <= layout.agreed);
+            prop_assert!(fragment.kind != FragmentKind::Posted || len <= PAGE && place < 3);
             prop_assert!(fragment.kind != FragmentKind::Window || len <= layout.window);
             at = if over.is_some() { 0 } else { at + len };
         }
