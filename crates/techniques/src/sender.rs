@@ -202,9 +202,9 @@ impl Sender {
     /// full. With PEXDMA it is copied: [`send_pages`](Self::send_pages) lends.
     ///
     /// # Errors
-    /// [`Error::WrongTechnique`] with DirectDMA and V2PDMA, [`Error::MessageTooLong`],
-    /// [`Error::TimedOut`], [`Error::Transfer`], [`Error::Garbled`], [`Error::GivenUp`]. After an error
-    /// the receiver gets nothing of the message.
+    /// [`Error::WrongTechnique`] with DirectDMA and V2PDMA; [`Error::MessageTooLong`],
+    /// [`Error::TimedOut`], [`Error::Transfer`], [`Error::Garbled`], [`Error::GivenUp`]. The
+    /// receiver gets nothing of a message whose send failed.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         let len = message.len() as u64;
         let kind = self.kind_of(len)?.ok_or_else(|| self.wrong("send"))?;
