@@ -2,6 +2,7 @@
 //!
 //! Invariant: as in the rest of the library, a text names the thing, the numbers and the next step.
 
+use crate::collective::Op;
 use crate::limits::{MEMBERS_MAX, REQUESTS_MAX};
 use std::time::Duration;
 use thiserror::Error;
@@ -116,6 +117,25 @@ pub enum MpError {
     /// Too much was begun.
     #[error("{REQUESTS_MAX} requests are under way; wait for some, or drop them")]
     TooManyRequests,
+    /// As many groups were made as there are numbers.
+    #[error("all numbers of groups are used up; make groups once, and use them again")]
+    TooManyGroups,
+    /// Memory for a collective call is of the wrong length.
+    #[error("{what}: {len} bytes or elements, and {wanted} are wanted")]
+    Length {
+        /// The call, and which memory.
+        what: &'static str,
+        /// How many there are.
+        len: u64,
+        /// How many are wanted.
+        wanted: u64,
+    },
+    /// Bits of floats are not computed with.
+    #[error("{op:?} of floats makes no sense; use integers, or `reduce_by`")]
+    NoOperation {
+        /// The operation.
+        op: Op,
+    },
     /// There is no range of this memory there.
     #[error("bytes {start} to {end} of memory of {size}; choose a range inside of it")]
     NoRange {
@@ -170,13 +190,16 @@ impl Kind for MpError {
     fn kind(&self) -> ErrorKind {
         match self {
             MpError::NoRank { .. } | MpError::NoRange { .. } | MpError::Truncated { .. } => ErrorKind::OutOfBounds,
-            MpError::NoSet { .. } | MpError::Persistent { .. } => ErrorKind::Invalid,
+            MpError::NoSet { .. }
+            | MpError::Persistent { .. }
+            | MpError::Length { .. }
+            | MpError::NoOperation { .. } => ErrorKind::Invalid,
             MpError::Gone { how: Gone::Version { .. } | Gone::Misbehaved { .. }, .. } => ErrorKind::Version,
             MpError::Gone { .. } | MpError::AllGone => ErrorKind::MembersChanged,
             MpError::GivenUp { .. } | MpError::Cancelled => ErrorKind::Cancelled,
             MpError::TimedOut { .. } => ErrorKind::TimedOut,
             MpError::Aborted { .. } => ErrorKind::Failed,
-            MpError::TooManyRequests => ErrorKind::Full,
+            MpError::TooManyRequests | MpError::TooManyGroups => ErrorKind::Full,
             MpError::Foreign => ErrorKind::Foreign,
             MpError::Job(error) => error.kind(),
             MpError::Endpoint(error) => error.kind(),

@@ -3,8 +3,10 @@
 //! Invariant: a rank of a group is a place in its list of members; contexts of two groups that a
 //! member is in differ.
 
+use crate::collective::Op;
 use crate::engine::Shared;
 use crate::error::MpError;
+use crate::limits::GROUPS_MAX;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Payload, ReceiveBuffer, Room, SendBuffer};
 use crate::request::{Persistent, Request};
@@ -46,6 +48,52 @@ impl Group {
     /// [`MpError::NoRank`].
     pub fn member(&self, rank: u32) -> Result<u32, MpError> {
         self.members.get(rank as usize).copied().ok_or(MpError::NoRank { rank, size: self.size() })
+    }
+
+    /// The same members as a group of their own; all of them call this.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier). [`MpError::TooManyGroups`].
+    pub fn duplicate(&self) -> Result<Group, MpError> {
+        let number = self.agree()?;
+        self.enter(number, self.members.clone())
+    }
+
+    /// Groups of those that say the same `colour`, in order of `key`, and of rank where that is the
+    /// same; all members call this. None: those that say none are in no group.
+    ///
+    /// # Errors
+    /// As for [`duplicate`](Self::duplicate).
+    pub fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>, MpError> {
+        let number = self.agree()?;
+        let mut own = [0; 17];
+        own[0] = colour.is_some().into();
+        own[1..9].copy_from_slice(&colour.unwrap_or_default().to_le_bytes());
+        own[9..].copy_from_slice(&key.to_le_bytes());
+        let mut all = vec![0; own.len() * self.members.len()];
+        self.allgather(&own, &mut all)?;
+        let Some(_) = colour else { return Ok(None) };
+        let mut chosen: Vec<(i64, u32)> = Vec::new();
+        for (said, member) in all.chunks_exact(own.len()).zip(self.members.iter()) {
+            if said[..9] == own[..9] {
+                chosen.push((i64::from_le_bytes(std::array::from_fn(|at| said[9 + at])), *member));
+            }
+        }
+        // It keeps the order of ranks.
+        chosen.sort_by_key(|(key, _)| *key);
+        self.enter(number, chosen.into_iter().map(|(_, member)| member).collect()).map(Some)
+    }
+
+    /// A number that no member has used for a group.
+    fn agree(&self) -> Result<u32, MpError> {
+        let mut next = [self.shared.lock()?.state.next_group];
+        self.allreduce(&mut next, Op::Max)?;
+        if next[0] >= GROUPS_MAX { Err(MpError::TooManyGroups) } else { Ok(next[0]) }
+    }
+
+    fn enter(&self, number: u32, members: Arc<[u32]>) -> Result<Group, MpError> {
+        self.shared.lock()?.state.enter(number, &members);
+        Ok(Group::new(self.shared.clone(), number, members))
     }
 
     pub(crate) fn context(&self) -> u32 {

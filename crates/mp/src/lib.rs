@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod collective;
 mod connecting;
 mod engine;
 mod error;
@@ -44,6 +45,7 @@ mod state;
 #[doc(hidden)]
 pub mod wire;
 
+pub use collective::{Number, Op};
 pub use error::{Gone, MpError};
 pub use group::Group;
 pub use memory::{Memory, Payload, Place, ReceiveBuffer, Room, SendBuffer};

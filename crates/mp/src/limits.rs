@@ -53,6 +53,25 @@ pub const SENDS_A_LOOK: u32 = 32;
 pub const TURNS_A_LOOK: u32 = 64;
 /// Times that a waiting call yields for other threads that want to make one.
 pub const OTHERS_TURNS: u32 = 100;
+/// Longest broadcast that goes by a tree, bytes: a longer one takes each member's time once, not
+/// that of each step.
+pub const BROADCAST_TREE_MAX: usize = 64 << 10;
+/// Longest block of a member that is gathered or scattered by a tree, bytes: each is passed on in
+/// each step.
+pub const TREE_BLOCK_MAX: usize = 4 << 10;
+/// Bytes of all members that are gathered in steps that double; more go round.
+pub const BRUCK_TOTAL_MAX: usize = 32 << 10;
+/// Longest block from each to each that travels by way of others, bytes.
+pub const BRUCK_BLOCK_MAX: usize = 256;
+/// Members from which on it does: fewer reach each other in as many steps.
+pub const BRUCK_MEMBERS_MIN: usize = 8;
+/// Longest values that members exchange whole to combine them, bytes; longer ones go round in
+/// parts.
+pub const ALLREDUCE_DOUBLING_MAX: usize = 64 << 10;
+/// Members from which on they go round: two exchange all in any case.
+pub const ALLREDUCE_RING_MEMBERS_MIN: usize = 3;
+/// Numbers of groups: each has two contexts.
+pub const GROUPS_MAX: u32 = 1 << 30;
 /// How long a call waits unless told otherwise, for a member may compute for long before it sends;
 /// one that has died is an error within a second.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(3600);

@@ -89,7 +89,7 @@ impl MessagesBuilder {
         let pool = endpoint.token_pool().expect("it was made with one").clone();
         let mut state = State::new(session, rank, size, members, pool);
         let all: Arc<[u32]> = (0..size).collect();
-        state.groups.insert(0, all.clone());
+        state.enter(0, &all);
         let shared = Arc::new(Shared::new(Engine::new(endpoint, state), timeout, size, job));
         Ok(Messages { world: Group::new(shared.clone(), 0, all), shared })
     }

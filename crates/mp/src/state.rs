@@ -27,7 +27,7 @@ pub(crate) use leaving::context_of;
 pub(crate) use receiving::{Direct, Receive, Received};
 pub(crate) use sending::{Held, Send};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use vmmc::{Connection, Message, Nanos, Sender, Session, TokenPool};
 
 /// See the module page.
@@ -48,7 +48,9 @@ pub(crate) struct State {
     /// Receives of long messages that wait for a buffer.
     starved: VecDeque<u32>,
     /// Members of each group, by its number.
-    pub(crate) groups: HashMap<u32, Arc<[u32]>>,
+    groups: HashMap<u32, Weak<[u32]>>,
+    /// The least number that no group of this member has had.
+    pub(crate) next_group: u32,
     pub(crate) aborted: Option<MpError>,
     /// Some member has gone.
     pub(crate) some_gone: bool,
@@ -135,6 +137,7 @@ impl State {
             granted: VecDeque::new(),
             starved: VecDeque::new(),
             groups: HashMap::new(),
+            next_group: 0,
             aborted: None,
             some_gone: false,
             counts: Counts::default(),
@@ -143,6 +146,17 @@ impl State {
 
     pub(crate) fn pool(&self) -> &TokenPool {
         &self.pool
+    }
+
+    /// This member is in a group of this number from now on, as long as somebody has that.
+    pub(crate) fn enter(&mut self, number: u32, members: &Arc<[u32]>) {
+        self.next_group = self.next_group.max(number + 1);
+        self.groups.retain(|_, members| members.strong_count() > 0);
+        self.groups.insert(number, Arc::downgrade(members));
+    }
+
+    fn members_of(&self, context: u32) -> Option<Arc<[u32]>> {
+        self.groups.get(&(context / 2)).and_then(Weak::upgrade)
     }
 
     /// Whether something waits to go out, so that nobody tells when it can.

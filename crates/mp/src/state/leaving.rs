@@ -91,7 +91,7 @@ impl State {
         let error = MpError::Gone { rank, how: how.clone() };
         let groups = self.groups.clone();
         let needs = |context: u32| {
-            let members = groups.get(&(context / 2));
+            let members = groups.get(&(context / 2)).and_then(std::sync::Weak::upgrade);
             is_collective(context) && is_failure(&how) && members.is_some_and(|members| members.contains(&rank))
         };
         self.fail_sends(rank, &error, needs);
@@ -105,7 +105,7 @@ impl State {
         if let Some(error) = pattern.source.and_then(gone) {
             return Some(error);
         }
-        let members = self.groups.get(&(pattern.context / 2))?;
+        let members = self.members_of(pattern.context)?;
         if is_collective(pattern.context) {
             let failed = members.iter().copied().find(|rank| how(*rank).as_ref().is_some_and(is_failure));
             return failed.and_then(gone);
