@@ -38,6 +38,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod in_flight;
 pub mod limits;
 mod pages;

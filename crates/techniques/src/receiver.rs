@@ -6,7 +6,9 @@
 //! frame's, a buffer's or free, and never two of them. Source: [SEMANTICS §2.2].
 
 use crate::limits::{AGREED_BYTES, EXCHANGE_BYTES, PEER_LOOK, POOL_BYTES, WINDOW_BYTES};
-use crate::protocol::{Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NOTICE_BYTES, PAGE, Posting, VERSION_AT};
+use crate::protocol::{
+    CLAIM_AT, Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NOTICE_BYTES, PAGE, Posting, VERSION_AT,
+};
 use crate::waiting::Limit;
 use crate::{Arrived, Error, PageBuffer, PostedMemory, Technique};
 use std::collections::VecDeque;
@@ -486,7 +488,8 @@ impl Receiver {
     /// are looked at once more when it was seen to be gone.
     fn look_at_sender(&mut self, limit: &Limit) -> Result<(), Error> {
         let is_there = self.memory.importers()? > 0;
-        self.met |= is_there;
+        // One that has claimed the channel and died at once was not seen.
+        self.met |= is_there || self.memory.word(CLAIM_AT)?.load(Ordering::Relaxed) != 0;
         let number = self.incoming.number();
         let last = self.memory.word(Fragment::notice_at(number) + NOTICE_BYTES - 8)?.load(Ordering::Acquire);
         if last == number + 1 {

@@ -1,6 +1,7 @@
 //! The two ends against a naive model, and against words at random.
 
 use super::*;
+use crate::fuzzing;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -150,6 +151,14 @@ proptest! {
         prop_assert!(model.len() <= notices.len());
     }
 
+    /// By the door of the fuzz target.
+    #[test]
+    fn bytes_at_random_are_refused_or_stay_within_the_channel(
+        data in proptest::collection::vec(prop_oneof![Just(0u8), 0..6u8, any::<u8>()], 0..2000),
+    ) {
+        fuzzing::everything(&data);
+    }
+
     /// Whatever is written: an error, or a fragment that lies in the channel and goes on with its
     /// message.
     #[test]
@@ -186,4 +195,13 @@ proptest! {
             at = if over.is_some() { 0 } else { at + len };
         }
     }
+}
+
+/// Words as they should be, but for the kind of the notice: the doors of the target lead somewhere.
+#[test]
+fn the_doors_of_the_fuzz_target_lead_to_notices_that_are_taken() {
+    let kind = |i: usize, seed: u8| if i % 45 == 1 { (i / 45) as u8 ^ seed } else { 0 };
+    let data = |seed| (0..45 * 20).map(|i| kind(i, seed)).collect::<Vec<u8>>();
+    let taken: usize = (0..64).map(|seed| fuzzing::everything(&data(seed))).sum();
+    assert!(taken > 64, "{taken} were taken");
 }
