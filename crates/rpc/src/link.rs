@@ -29,8 +29,16 @@ pub(crate) struct Link {
     dead: AtomicBool,
     /// Answers wait for room.
     waits: AtomicBool,
-    /// Tells the server that answers wait, to one caller or another.
-    push: Arc<AtomicBool>,
+    signals: Arc<Signals>,
+}
+
+/// What links tell their server, each of one caller or another.
+#[derive(Default)]
+pub(crate) struct Signals {
+    /// Answers wait for room.
+    pub(crate) push: AtomicBool,
+    /// A caller cannot be reached any more.
+    pub(crate) lost: AtomicBool,
 }
 
 struct Out {
@@ -99,7 +107,7 @@ impl Link {
         origin: Origin,
         asker: Asker,
         via: Option<Arc<Link>>,
-        push: Arc<AtomicBool>,
+        signals: Arc<Signals>,
     ) -> Link {
         let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
         Link {
@@ -110,7 +118,7 @@ impl Link {
             out: Mutex::new(out),
             dead: AtomicBool::new(false),
             waits: AtomicBool::new(false),
-            push,
+            signals,
         }
     }
 
@@ -125,6 +133,8 @@ impl Link {
 
     fn give_up(&self, out: &mut Out) {
         self.dead.store(true, Ordering::Release);
+        // Last: who sees this finds that it is dead.
+        self.signals.lost.store(true, Ordering::Release);
         out.waiting_bytes = 0;
         out.waiting.drain(..).filter_map(|answer| answer.id).for_each(|id| self.undelivered(id));
     }
@@ -233,7 +243,7 @@ impl Link {
         }
         if !out.waiting.is_empty() {
             self.waits.store(true, Ordering::Relaxed);
-            self.push.store(true, Ordering::Relaxed);
+            self.signals.push.store(true, Ordering::Relaxed);
         }
         true
     }

@@ -18,11 +18,11 @@ use crate::error::{RpcError, ServeError};
 use crate::figures::{Count, Counted, ServerFigures, Timed};
 use crate::limits::{CONNECTING_THREADS, FRAMES_DEFAULT, LINKS_MAX, LIVENESS_EVERY, QUEUE_DEFAULT, THREADS_MAX};
 use crate::limits::{MESSAGES_PER_LOOK, PUSH_AFTER_MAX, PUSH_AFTER_MIN, share_allows};
-use crate::link::{Asker, Link, now_takes_calls};
+use crate::link::{Asker, Link, Signals, now_takes_calls};
 use crate::pieces::{Body, Bounds, Channel, Collected, Whole};
 use crate::wire::{CallId, Message, Origin, Request, Status, VERSION};
 use foldhash::{HashMap, HashMapExt};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -32,8 +32,10 @@ use vmmc_host::{Deadline, Nanos};
 
 /// The same while handlers on other threads may give answers that find no room.
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Callers that are looked at, whether they live, each [`LIVENESS_EVERY`].
-const LOOKED_AT_ONCE: usize = 64;
+/// The same while no call is here and none was passed on: a server that nobody calls costs little.
+const IDLE_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Callers that are looked at, whether they live: all that there can be in some seconds.
+const CALLERS_LOOKED_AT_A_SECOND: u128 = 320;
 
 /// A server of a service. Dropping it ends it: calls that no handler has are not answered.
 #[must_use = "dropping it ends the service"]
@@ -87,8 +89,7 @@ pub(crate) struct Shared {
     queue: Mutex<VecDeque<Call>>,
     queued: Condvar,
     stop: AtomicBool,
-    /// Answers wait for room.
-    push: Arc<AtomicBool>,
+    signals: Arc<Signals>,
     pub(crate) figures: ServerFigures,
 }
 
@@ -204,7 +205,7 @@ impl ServerBuilder {
             queue: Mutex::default(),
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
-            push: Arc::default(),
+            signals: Arc::default(),
             figures,
         });
         let connecting = Arc::new(Connecting::default());
@@ -216,6 +217,7 @@ impl ServerBuilder {
             connecting,
             by_sender: HashMap::new(),
             by_origin: HashMap::new(),
+            by_number: BTreeMap::new(),
             collected: Collected::new(Bounds::default()),
             push_after: PUSH_AFTER_MIN,
             next_link: 0,
@@ -270,6 +272,7 @@ impl Server {
             return None;
         }
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.session.wake_waits();
         let ended = self.loop_thread.take().and_then(|thread| thread.join().ok()).flatten();
         self.shared.queue().drain(..).for_each(Call::forget);
         self.shared.queued.notify_all();
@@ -308,6 +311,10 @@ impl Shared {
         self.admission.lock().expect("no panic while the lock is held")
     }
 
+    fn delegates(&self) -> MutexGuard<'_, HashMap<u64, Weak<Inner>>> {
+        self.delegates.lock().expect("no panic while the lock is held")
+    }
+
     fn queue(&self) -> MutexGuard<'_, VecDeque<Call>> {
         self.queue.lock().expect("no panic while the lock is held")
     }
@@ -327,7 +334,7 @@ impl Shared {
         send: impl FnOnce() -> Result<(), RpcError>,
     ) -> Result<(), RpcError> {
         let number = to.inner.number;
-        self.delegates.lock().expect("no panic while the lock is held").insert(number, Arc::downgrade(&to.inner));
+        self.delegates().insert(number, Arc::downgrade(&to.inner));
         if !self.admission().pass_on(call, number) {
             return Err(RpcError::TooManyPassedOn);
         }
@@ -414,6 +421,8 @@ pub(crate) struct Serving {
     connecting: Arc<Connecting>,
     by_sender: HashMap<Channel, Arc<Link>>,
     by_origin: HashMap<Origin, Arc<Link>>,
+    /// The same by their numbers, with those that have died since the last look.
+    by_number: BTreeMap<u64, Arc<Link>>,
     collected: Collected,
     /// Time before the next attempt to send answers that wait for room.
     push_after: Duration,
@@ -434,23 +443,26 @@ impl Serving {
         now_takes_calls();
         let mut message = vmmc::Message::default();
         while !self.shared.stop.load(Ordering::Acquire) {
-            let pushing = self.shared.push.load(Ordering::Relaxed);
+            let pushing = self.shared.signals.push.load(Ordering::Relaxed);
             let now = self.shared.now();
             self.look_now_and_then(now);
             let wait = match () {
                 () if pushing => self.push_after,
                 () if !self.shared.admission().has_none_here() => BUSY_LOOK_EVERY,
+                () if self.shared.delegates().is_empty() => IDLE_LOOK_EVERY,
                 () => LIVENESS_EVERY,
             };
             let until = Deadline(now + wait);
             // While messages come, the clock is looked at now and then.
             for _ in 0..MESSAGES_PER_LOOK {
-                match self.endpoint.wait_into(&mut message, until) {
-                    Ok(()) => self.take(&mut message),
+                let stopped = || self.shared.stop.load(Ordering::Acquire);
+                match self.endpoint.wait_into_unless(&mut message, until, stopped) {
+                    Ok(true) => self.take(&mut message),
+                    Ok(false) => return None,
                     Err(WaitError::TimedOut { .. }) => break,
                     Err(error) => return Some(error),
                 }
-                if self.shared.push.load(Ordering::Relaxed) != pushing {
+                if self.shared.signals.push.load(Ordering::Relaxed) != pushing {
                     break;
                 }
             }
@@ -541,16 +553,17 @@ impl Serving {
         if let Some(link) = self.by_origin.get(&origin).filter(|link| !link.is_dead()) {
             return Some(link.clone());
         }
-        let own = self.by_origin.values().filter(|link| link.asker == asker).count();
-        if !share_allows(own, self.by_origin.len(), LINKS_MAX) {
+        let own = self.by_number.values().filter(|link| link.asker == asker).count();
+        if !share_allows(own, self.by_number.len(), LINKS_MAX) {
             return None;
         }
         self.next_link += 1;
-        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, via, self.shared.push.clone()));
+        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, via, self.shared.signals.clone()));
         if !self.connecting.ask(&link) {
             return None;
         }
         self.by_origin.insert(origin, link.clone());
+        self.by_number.insert(link.number, link.clone());
         Some(link)
     }
 
@@ -603,17 +616,17 @@ impl Serving {
     }
 
     fn delegate(&self, number: u64) -> Option<Arc<Inner>> {
-        self.shared.delegates.lock().expect("no panic while the lock is held").get(&number)?.upgrade()
+        self.shared.delegates().get(&number)?.upgrade()
     }
 
     /// Sends answers that wait for room.
     fn push(&mut self) {
-        self.shared.push.store(false, Ordering::Relaxed);
+        self.shared.signals.push.store(false, Ordering::Relaxed);
         let mut moved = false;
         for link in self.by_origin.values().filter(|link| link.has_waiting()) {
             moved |= link.push();
             if link.has_waiting() && !link.is_dead() {
-                self.shared.push.store(true, Ordering::Relaxed);
+                self.shared.signals.push.store(true, Ordering::Relaxed);
             }
         }
         // Callers that take nothing are asked more and more seldom.
@@ -621,44 +634,54 @@ impl Serving {
     }
 
     fn look_now_and_then(&mut self, now: Nanos) {
-        if now.since(self.looked_at) >= LIVENESS_EVERY {
+        let since = now.since(self.looked_at);
+        if since >= LIVENESS_EVERY {
             self.looked_at = now;
-            self.look(now);
+            self.look(now, since);
         }
     }
 
     /// Looks who is still there.
-    fn look(&mut self, now: Nanos) {
+    fn look(&mut self, now: Nanos, since: Duration) {
         self.shared.admission().forget_late(now);
-        let mut some: Vec<&Arc<Link>> = self.by_origin.values().collect();
-        some.sort_unstable_by_key(|link| link.number);
-        let start = some.partition_point(|link| link.number < self.look_next);
-        for link in some.iter().cycle().skip(start).take(some.len().min(LOOKED_AT_ONCE)) {
-            link.look();
-            self.look_next = link.number + 1;
-        }
-        if start + LOOKED_AT_ONCE >= some.len() {
-            self.look_next = 0;
-        }
-        let dead: Vec<Arc<Link>> = self.by_origin.values().filter(|link| link.is_dead()).cloned().collect();
-        for link in &dead {
-            self.by_origin.remove(&link.origin);
-            self.shared.admission().caller_lost(&link.number);
-            self.gone.iter_mut().filter(|gone| gone.len() < LINKS_MAX).for_each(|gone| gone.push(link.number));
-        }
-        if !dead.is_empty() {
-            self.by_sender.retain(|_, link| !link.is_dead());
-            self.collected.keep(|sender| self.by_sender.contains_key(sender));
+        self.look_at_callers((since.as_millis() * CALLERS_LOOKED_AT_A_SECOND / 1000) as usize);
+        if self.shared.signals.lost.swap(false, Ordering::Acquire) {
+            self.forget_lost();
         }
         self.look_at_delegates();
     }
 
+    /// The next so many, and after the last one the first.
+    fn look_at_callers(&mut self, count: usize) {
+        let (before, from) = (self.by_number.range(..self.look_next), self.by_number.range(self.look_next..));
+        let mut last = None;
+        for (number, link) in from.chain(before).take(count) {
+            link.look();
+            last = Some(*number);
+        }
+        self.look_next = last.map_or(0, |number| number + 1);
+    }
+
+    /// Callers that cannot be reached any more have no calls here.
+    fn forget_lost(&mut self) {
+        let dead: Vec<Arc<Link>> = self.by_number.values().filter(|link| link.is_dead()).cloned().collect();
+        for link in &dead {
+            self.by_number.remove(&link.number);
+            // Its caller may have come again since.
+            if self.by_origin.get(&link.origin).is_some_and(|of| of.number == link.number) {
+                self.by_origin.remove(&link.origin);
+            }
+            self.shared.admission().caller_lost(&link.number);
+            self.gone.iter_mut().filter(|gone| gone.len() < LINKS_MAX).for_each(|gone| gone.push(link.number));
+        }
+        self.by_sender.retain(|_, link| !link.is_dead());
+        self.collected.keep(|sender| self.by_sender.contains_key(sender));
+    }
+
     /// Tells callers whose calls were passed on to a server that has died.
     fn look_at_delegates(&self) {
-        let all: Vec<(u64, Weak<Inner>)> = {
-            let delegates = self.shared.delegates.lock().expect("no panic while the lock is held");
-            delegates.iter().map(|(number, inner)| (*number, inner.clone())).collect()
-        };
+        let all: Vec<(u64, Weak<Inner>)> =
+            self.shared.delegates().iter().map(|(number, inner)| (*number, inner.clone())).collect();
         for (number, inner) in all {
             let why = match inner.upgrade() {
                 Some(inner) => match inner.broken() {
@@ -670,7 +693,7 @@ impl Serving {
                 },
                 None => "its client was dropped".to_string(),
             };
-            self.shared.delegates.lock().expect("no panic while the lock is held").remove(&number);
+            self.shared.delegates().remove(&number);
             let lost = self.shared.admission().delegate_lost(number);
             for (link, id) in lost {
                 self.tell_lost(link, id, why.as_bytes());
@@ -722,7 +745,7 @@ impl Serving {
     }
 
     fn is_pushing(&self) -> bool {
-        self.shared.push.load(Ordering::Relaxed)
+        self.shared.signals.push.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counts(&self) -> ServerCounts {
@@ -752,7 +775,7 @@ impl Drop for Serving {
 impl Serving {
     /// Tells a caller that a call which was passed on has no answer.
     fn tell_lost(&self, link: u64, id: CallId, why: &[u8]) {
-        if let Some(link) = self.by_origin.values().find(|of| of.number == link) {
+        if let Some(link) = self.by_number.get(&link) {
             link.answer(id, Status::DelegateLost, why);
         }
     }

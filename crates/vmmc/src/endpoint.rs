@@ -344,12 +344,29 @@ impl Endpoint {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_into(&mut self, message: &mut Message, deadline: Deadline) -> Result<(), WaitError> {
-        loop {
-            let at = self.wait_unless(deadline, || false)?.expect("nothing stops it");
+        let came = self.wait_into_unless(message, deadline, || false)?;
+        assert!(came, "nothing stops it");
+        Ok(())
+    }
+
+    /// As [`wait_into`](Self::wait_into); false: there is no message, and `stopped` says that
+    /// nobody waits for one any more. It is asked before the thread sleeps, and again after
+    /// [`Session::wake_waits`].
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_into_unless(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+        stopped: impl Fn() -> bool,
+    ) -> Result<bool, WaitError> {
+        while let Some(at) = self.wait_unless(deadline, &stopped)? {
             if self.take_into(at, message) {
-                return Ok(());
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
     /// A sender whose next message is there, once there is one. None: it was stopped, and somebody

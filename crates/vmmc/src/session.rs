@@ -518,6 +518,34 @@ impl Session {
         self.core.handle_notifications(Taker::Any, handler)
     }
 
+    /// Has all threads that wait in this session look again at what they wait for: one of them may
+    /// be told by other means to wait no more, as in
+    /// [`Endpoint::wait_into_unless`](crate::Endpoint::wait_into_unless).
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// # let node = Embedded::start(NodeConfig::new("doc-wake-waits").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let mut orders = session.endpoint("orders").create()?;
+    /// let closed = AtomicBool::new(false);
+    /// let deadline = session.deadline(std::time::Duration::from_secs(60));
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         closed.store(true, Ordering::Release);
+    ///         session.wake_waits();
+    ///     });
+    ///     let mut message = vmmc::Message::default();
+    ///     let stopped = || closed.load(Ordering::Acquire);
+    ///     let came = orders.wait_into_unless(&mut message, deadline, stopped);
+    ///     assert_eq!(came, Ok(false), "long before the deadline");
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wake_waits(&self) {
+        self.core.kick();
+    }
+
     /// A descriptor for event loops (poll, epoll): readable when
     /// [`take_notification`](Self::take_notification) may have something, and for ever when the
     /// node has gone. Only wait for it to be readable; do not read it. When nothing can be taken
