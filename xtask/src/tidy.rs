@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onc-rpc", &[]),
     ("vmmc-job", &["vmmc", "vmmc-host"]),
     ("vmmc-mp", &["vmmc", "vmmc-host", "vmmc-job"]),
+    ("vmmc-nx", &["vmmc", "vmmc-job", "vmmc-mp"]),
     ("vmmc-rpc", &["vmmc", "vmmc-host", "vmmc-rpc-macros"]),
     ("vmmc-rpc-macros", &[]),
     ("vmmc-techniques", &["vmmc", "vmmc-host"]),

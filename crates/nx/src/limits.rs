@@ -1,0 +1,30 @@
+//! Named bounds of NX.
+//!
+//! Invariant: every table and wait of this crate takes its bound from here, with the reason for the
+//! number.
+
+use std::time::Duration;
+
+/// First of the "force" types, 2^30: NX has no flow control for them. Here they are as others.
+pub const TYPE_FORCE: i64 = 1 << 30;
+/// Last type of a program's messages. NX has those from 2·10^9 on for itself; here they are errors.
+pub const TYPE_MAX: i64 = 1_999_999_999;
+/// Last process type: two of them travel beside the type, with 16 bits each.
+pub const PTYPE_MAX: i64 = 0xffff;
+/// Ids of messages, and of messages with handlers, that a process may have at a time. A program
+/// that has more forgets them; memory for as many is small.
+pub const IDS_MAX: usize = 4096;
+/// Longest message that `csend` copies, so that it returns before it is received, bytes: programs
+/// of NX send to each other first and receive then. A longer one waits for its receive.
+pub const COPIED_MESSAGE_MAX: usize = 1 << 20;
+/// Bytes of such copies that a process has at a time; beyond it a `csend` waits for its receive.
+pub const COPIED_BYTES_MAX: usize = 4 << 20;
+/// Messages that one `flushmsg` drops: more came while it ran.
+pub const FLUSHED_MAX: usize = 1 << 20;
+/// How long a process that ends waits until copies of its messages have gone.
+pub const LEAVE_TIME: Duration = Duration::from_secs(60);
+/// First pause of a process that ends between two looks whether they have gone; it doubles up to
+/// [`PAUSE_MAX`].
+pub const PAUSE_MIN: Duration = Duration::from_micros(20);
+/// Longest such pause.
+pub const PAUSE_MAX: Duration = Duration::from_micros(500);
