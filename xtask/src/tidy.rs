@@ -37,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "vmmc",
             "vmmc-host",
             "vmmc-job",
+            "vmmc-mp",
             "vmmc-nic",
             "vmmc-node",
             "vmmc-rpc",

@@ -5,8 +5,8 @@
 
 use crate::error::MpError;
 use crate::limits::{
-    MEMBERS_LOOK, OTHERS_TURNS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, SENDS_A_LOOK, SHARED_SLEEP_MAX, TAKEN_AT_ONCE,
-    TURNS_A_LOOK,
+    MEMBERS_LOOK, OTHERS_TURNS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS, SENDS_A_LOOK, SHARED_SLEEP_MAX,
+    TAKEN_AT_ONCE, TURNS_A_LOOK,
 };
 use crate::matching::Pattern;
 use crate::memory::{Payload, Place, Room};
@@ -45,17 +45,20 @@ impl Engine {
         Engine { endpoint, message: Message::default(), state, sends: 0 }
     }
 
-    /// Takes one message, if one is here, and sends on what waits.
+    /// Takes one message, if one is here, and sends on what waits. True: a message was here, or
+    /// nothing waits any more, so what a caller wants may be done.
     #[inline]
     fn progress(&mut self, direct: &mut Direct<'_>) -> Result<bool, MpError> {
+        let mut moved = false;
         if self.state.has_something_to_do() || self.state.has_news() {
             self.state.pump();
+            moved = !self.state.has_something_to_do();
         }
         let came = self.endpoint.poll_into(&mut self.message)?;
         if came {
             self.state.handle(&mut self.message, direct);
         }
-        Ok(came)
+        Ok(came || moved)
     }
 
     /// Takes what is here, up to a bound.
@@ -131,7 +134,7 @@ impl Shared {
         direct: &mut Direct<'d>,
         mut ready: impl FnMut(&mut State, &mut Direct<'d>) -> Option<T>,
     ) -> (MutexGuard<'e, Engine>, Result<T, MpError>) {
-        let mut wait = Wait { turns: 0, end: None, pause: ROOM_SLEEP_MIN };
+        let mut wait = Wait { turns: 0, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
         loop {
             if let Some(result) = ready(&mut engine.state, direct) {
                 return (engine, Ok(result));
@@ -169,10 +172,15 @@ impl Shared {
         let mut slice = MEMBERS_LOOK;
         if engine.state.has_something_to_do() {
             // Nobody says when there is room, or a connection.
+            wait.yields += 1;
+            if wait.yields < ROOM_YIELDS {
+                std::thread::yield_now();
+                return Ok(false);
+            }
             slice = wait.pause;
             wait.pause = (wait.pause * 2).min(ROOM_SLEEP_MAX);
         } else {
-            wait.pause = ROOM_SLEEP_MIN;
+            (wait.pause, wait.yields) = (ROOM_SLEEP_MIN, 0);
         }
         if self.several.load(Ordering::Relaxed) {
             slice = slice.min(SHARED_SLEEP_MAX);
@@ -315,6 +323,8 @@ impl Shared {
 struct Wait {
     turns: u32,
     end: Option<Deadline>,
+    /// Looks in vain for room.
+    yields: u32,
     pause: Duration,
 }
 

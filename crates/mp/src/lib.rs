@@ -31,6 +31,8 @@ mod collective;
 mod connecting;
 mod engine;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 pub mod limits;
 #[doc(hidden)]

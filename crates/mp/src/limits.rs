@@ -84,6 +84,9 @@ pub const CONNECT_STACK_BYTES: usize = 256 << 10;
 pub const MEMBERS_LOOK: Duration = Duration::from_millis(50);
 /// How long after the news of a member's end what it sent before may still come.
 pub const LAST_MESSAGES: Duration = Duration::from_millis(150);
+/// Times that a call which waits for room yields before it sleeps: a receiver that is at it makes
+/// some within them.
+pub const ROOM_YIELDS: u32 = 256;
 /// First sleep of a call that waits for room, or for a connection; it doubles up to
 /// [`ROOM_SLEEP_MAX`].
 pub const ROOM_SLEEP_MIN: Duration = Duration::from_micros(20);

@@ -213,12 +213,18 @@ impl State {
     }
 
     /// The first message of a connection says whose it is. Who says so of a rank that has one is
-    /// not believed.
+    /// not believed, nor does anybody but this process say so of its own.
     fn hello(&mut self, rank: u32, message: &Message) {
+        let from = message.from();
+        let is_own = from.is_local() && from.process.0 == self.session.process_id();
+        if (rank == self.rank) != is_own {
+            self.counts.misbehaved += 1;
+            return;
+        }
         let peer = &mut self.peers[rank as usize];
         match Said::decode(message.control()) {
             Some((_, Said::Hello { version })) if peer.from.is_none() => {
-                peer.from = Some(message.from());
+                peer.from = Some(from);
                 if version != VERSION {
                     self.member_gone(rank, Gone::Version { theirs: version, ours: VERSION });
                 }
