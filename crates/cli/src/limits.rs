@@ -131,6 +131,9 @@ pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
 /// How long `vmmc run` waits for the reader of its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a server, and then its caller, has slept before it is woken, us, where what is measured
+/// is a call that wakes both: the kernel's way of sleep does not change any more by then.
+pub(crate) const CALL_ASLEEP_US: u64 = 100;
 /// Bytes of answers whose rate `vmmc bench rpc` holds against that of plain sends.
 pub(crate) const RPC_STREAM_BYTES: u64 = 64 << 10;
 /// Null calls under way at once there: fewer than an endpoint has slots for a sender.

@@ -5,7 +5,7 @@
 use crate::args::{Bench, MaybePeer, Output, Path, Peer, What};
 use crate::external;
 use crate::failure::Failure;
-use crate::limits::{NOISY_RATIO, RPC_STREAM_BYTES, SILENT_CLIENTS, SILENT_DESCRIPTORS};
+use crate::limits::{CALL_ASLEEP_US, NOISY_RATIO, RPC_STREAM_BYTES, SILENT_CLIENTS, SILENT_DESCRIPTORS};
 use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
@@ -14,7 +14,9 @@ use crate::measure::task::{
     AppendBy, AtomicOp, CallBy, CallWay, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, ResultBy, Setting, Vmmc,
     Waker, Watched, WokenBy, Work,
 };
-use crate::report::promise::calls::{BESIDE_SILENT, IDLE_ALONE, IDLE_WITH_SILENT, PIPELINED, SEND, SENDS, STREAMED};
+use crate::report::promise::calls::{
+    ASLEEP, BESIDE_SILENT, IDLE_ALONE, IDLE_WITH_SILENT, PIPELINED, SEND, SENDS, STREAMED,
+};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::SystemTime;
@@ -212,6 +214,7 @@ fn ways(size: u64) -> Vec<(String, CallWay)> {
         all.push((PIPELINED.into(), way(false, CallBy::Continued, ResultBy::Nothing, Measure::Bandwidth)));
         let on_thread = CallWay { thread: true, ..way(false, CallBy::Wait, ResultBy::Nothing, Measure::Latency) };
         all.push(("2-way wait, on a thread".into(), on_thread));
+        all.push((ASLEEP.into(), way(false, CallBy::Asleep, ResultBy::Nothing, Measure::Latency)));
         return all;
     }
     if size == RPC_STREAM_BYTES {
@@ -262,6 +265,8 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             add("cache-line", Work::CacheLine);
             if size > 0 {
                 add("memcpy", Work::Memcpy { measure: Measure::Latency });
+            } else {
+                add("futex", Work::Wake { by: Waker::Futex, asleep_us: CALL_ASLEEP_US });
             }
         }
         What::Import => add("pass-fd", Work::PassDescriptor),

@@ -226,6 +226,8 @@ pub(crate) enum Watched {
 pub(crate) enum CallBy {
     /// It waits.
     Wait,
+    /// It waits, asleep, for a server that was asleep.
+    Asleep,
     /// A continuation takes it.
     Continued,
     /// The same, and the continuation says "not now" once.

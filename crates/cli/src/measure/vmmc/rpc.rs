@@ -4,20 +4,23 @@
 //! Source: [GMS §3], Table 1.
 
 use super::{Attached, TaskError, flush_last, name};
-use crate::limits::{NULL_CALLS, PARTNER_WAIT};
+use crate::limits::{CALL_ASLEEP_US, NULL_CALLS, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::time_calls;
 use crate::measure::stats::Sample;
 use crate::measure::task::{CallBy, CallWay, Measure, ResultBy, Role, Task};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::Session;
+use vmmc_host::limits::POLL_MAX_NS;
 use vmmc_rpc::{Answer, Call, Client, Request, RpcError, Server, Then};
 
 /// Word that the leader sets when it is done.
 const DONE: u64 = 0;
 /// Answers nothing.
 pub(super) const NULL: u16 = 1;
+/// Keeps its caller waiting until that sleeps, and answers how long it did, ns.
+const LATE: u16 = 3;
 /// Answers so many bytes as the arguments say: as bulk, if the caller has a buffer.
 const READ: u16 = 2;
 /// Frames of a client, and buffers for bulk: two calls under way, and no more.
@@ -27,6 +30,7 @@ pub(super) fn handler(size: u64) -> impl Fn(Call) + Send + Sync {
     let page = vec![7; size as usize];
     move |call: Call| match (call.method(), call.wants_bulk()) {
         (NULL, _) => call.answer(b""),
+        (LATE, _) => call.answer(&until_others_sleep().to_le_bytes()),
         (READ, true) => call.answer_with_bulk(b"", &page),
         (READ, false) => call.answer(&page),
         _ => call.no_method(),
@@ -45,6 +49,7 @@ pub(super) fn measure(attached: &Attached, task: &Task, way: CallWay) -> Result<
     builder = attached.other.iter().fold(builder, |builder, node| builder.node(node));
     let client = builder.connect().map_err(TaskError::vmmc)?;
     let sample = match way.measure {
+        Measure::Latency if way.by == CallBy::Asleep => asleep(&client, task.budget),
         Measure::Latency => time_calls(task.budget, || call(&client, way)),
         Measure::Bandwidth => stream(&client, way, task),
     };
@@ -75,6 +80,30 @@ fn serve(attached: &Attached, task: &Task, way: CallWay, service: &str) -> Resul
     }
     let deadline = attached.session.deadline(task.budget * 4 + PARTNER_WAIT);
     over.wait_word_by(DONE, |word| word != 0, deadline).map(drop).map_err(TaskError::vmmc)
+}
+
+/// Lets a thread that waits meanwhile fall asleep, and sleep for a while; how long that took, ns.
+fn until_others_sleep() -> u64 {
+    let (start, long) = (Instant::now(), Duration::from_micros(CALL_ASLEEP_US) + Duration::from_nanos(POLL_MAX_NS));
+    while start.elapsed() < long {
+        std::hint::spin_loop();
+    }
+    start.elapsed().as_nanos() as u64
+}
+
+/// Calls that wake the server, and whose answers wake the caller.
+fn asleep(client: &Client, budget: Duration) -> Result<Sample, TaskError> {
+    let (end, mut times) = (Instant::now() + budget, Vec::new());
+    while (Instant::now() < end || (times.len() as u64) < SAMPLES_MIN) && (times.len() as u64) < SAMPLES_MAX {
+        until_others_sleep();
+        let start = Instant::now();
+        let answer = client.request(LATE).call().map_err(TaskError::vmmc)?;
+        let took = start.elapsed().as_nanos() as u64;
+        let late = answer.result.as_slice().try_into().map(u64::from_le_bytes);
+        let late = late.map_err(|_| TaskError::Protocol("a late answer says how late it is".into()))?;
+        times.push(took.saturating_sub(late) as f64);
+    }
+    Ok(Sample::latency(&mut times, 1.0).expect("at least SAMPLES_MIN samples were taken"))
 }
 
 fn request(client: &Client, result: ResultBy) -> Request<'_> {

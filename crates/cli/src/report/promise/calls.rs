@@ -17,6 +17,8 @@ pub(crate) const BESIDE_SILENT: &str = "2-way wait, beside 1,000 silent clients"
 pub(crate) const IDLE_ALONE: &str = "processor time in a second, one silent client";
 /// The same with many.
 pub(crate) const IDLE_WITH_SILENT: &str = "processor time in a second, 1,001 silent clients";
+/// A null call for which the server and then the caller are woken.
+pub(crate) const ASLEEP: &str = "2-way wait, both asleep";
 /// Null calls, many under way: time for each.
 pub(crate) const PIPELINED: &str = "2-way continued, each of 32";
 /// A short send between the same processes.
@@ -32,10 +34,14 @@ const COPIED: &str = "2-way wait, copied";
 /// One way of a cache line from a core to another, and a copy of the size of a row.
 const LINE: &str = "cache-line";
 const MEMCPY: &str = "memcpy";
+/// A wake-up by the kernel's shortest way.
+const FUTEX: &str = "futex";
 
 /// A null call takes at most 2.5 times the exchange of two cache lines each way, which is twice one
 /// way of a line: two lines come together.
 const LINES_MAX: f64 = 5.0;
+/// One that wakes the server and then the caller takes at most 1.3 times two wake-ups.
+const WAKES_MAX: f64 = 2.6;
 /// Bytes of the result that is held against what its parts take.
 const RESULT_BYTES: u64 = 4096;
 /// Copies of it that it may cost beside a null call, and two cache lines.
@@ -115,8 +121,14 @@ impl<'a> Place<'a> {
             |series: &str, most| Some(self.held((DIRECT, self.time(DIRECT)?), (series, self.other(series, 0)?), most));
         let peers = self.report.rows.iter().filter(|row| row.key.path == "tool" && row.key.size_bytes == 0);
         let peers = peers.filter_map(|peer| direct(&peer.key.series, 1.0));
-        let lines = direct(LINE, LINES_MAX);
-        lines.into_iter().chain(peers).chain(self.by_token()).chain(self.beats_copied()).collect()
+        let wakes = || Some(self.held((ASLEEP, self.time(ASLEEP)?), (FUTEX, self.other(FUTEX, 0)?), WAKES_MAX));
+        direct(LINE, LINES_MAX)
+            .into_iter()
+            .chain(wakes())
+            .chain(peers)
+            .chain(self.by_token())
+            .chain(self.beats_copied())
+            .collect()
     }
 
     /// A result by token takes a null call, a copy, and two cache lines.
@@ -250,5 +262,7 @@ mod tests {
         };
         assert_eq!(met(vec![rate(STREAMED, 86.0), rate(SENDS, 100.0)]), [true]);
         assert_eq!(met(vec![rate(STREAMED, 84.0), rate(SENDS, 100.0)]), [false]);
+        let asleep = |ns| vec![time(one, ASLEEP, ns), other("futex", "limit", 0, 10_000.0)];
+        assert_eq!((met(asleep(26_000.0)), met(asleep(26_001.0))), (vec![true], vec![false]));
     }
 }
