@@ -15,6 +15,7 @@ const TROUBLES: &str = "docs/troubleshooting.md";
 /// Folders whose texts users of nodes, programs and libraries see.
 const FACES: &[&str] = &[
     "crates/vmmc/src",
+    "crates/bsp/src",
     "crates/job/src",
     "crates/host/src",
     "crates/node/src",

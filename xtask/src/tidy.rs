@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-job", &["vmmc", "vmmc-host"]),
     ("vmmc-mp", &["vmmc", "vmmc-host", "vmmc-job"]),
     ("vmmc-nx", &["vmmc", "vmmc-job", "vmmc-mp"]),
+    ("vmmc-bsp", &["vmmc", "vmmc-host", "vmmc-job"]),
     ("vmmc-rpc", &["vmmc", "vmmc-host", "vmmc-rpc-macros"]),
     ("vmmc-rpc-macros", &[]),
     ("vmmc-techniques", &["vmmc", "vmmc-host"]),
