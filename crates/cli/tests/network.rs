@@ -53,4 +53,5 @@ fn a_link_belongs_to_the_network_bench() {
     let said = fails(2, &["bench", "latency", "--link", "lan"]);
     assert!(said.contains("--link") && said.contains("bench network"), "{said}");
     assert!(fails(2, &["bench", "network", "--check"]).contains("no promises"));
+    assert!(fails(2, &["bench", "network", "--peers", "tcp"]).contains("--peers ''"));
 }

@@ -4,7 +4,7 @@
 //! arrived.
 
 use super::bench::{show, verdict};
-use crate::args::{Bench, Link};
+use crate::args::{Bench, Link, MaybePeer};
 use crate::failure::Failure;
 use crate::limits::STREAM_BYTES;
 use crate::machine::{Machine, Quiet};
@@ -51,6 +51,9 @@ fn name(link: Link) -> String {
 
 /// Runs the bench.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
+    if bench.peers.iter().flatten().any(|MaybePeer(peer)| peer.is_some()) {
+        return Err(Failure::Usage("bench network has cubic and bbr beside VMMC; --peers '' leaves them out".into()));
+    }
     if bench.check {
         return Err(Failure::Usage("bench network has no promises yet; it prints figures, --json or --html".into()));
     }
@@ -78,8 +81,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
 fn carriers(bench: &Bench) -> (Vec<(&'static str, Carrier)>, Vec<Missing>) {
     let mut carriers = Vec::new();
     let mut missing = Vec::new();
+    let none = bench.peers.as_ref().is_some_and(|peers| peers.iter().all(|MaybePeer(peer)| peer.is_none()));
     let has = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
-    for control in CONTROLS {
+    for control in CONTROLS.into_iter().filter(|_| !none) {
         if has.split_whitespace().any(|name| name == control) {
             carriers.push((control, Carrier::Tcp(control)));
         } else {
