@@ -111,6 +111,8 @@ pub const PEER: &[Counter] = &[
     counter("bytes_in", "Bytes in packets of the peer that opened."),
     counter("retransmits", "Chunks sent again to the peer."),
     counter("lost", "Chunks to the peer declared lost."),
+    counter("spurious", "Chunks sent again that had arrived, as far as acknowledgements show."),
+    counter("probes", "Packets sent again because no news came for a while."),
     counter("timeouts", "Retransmission timeouts of the peer's session."),
     counter("duplicates", "Chunks of the peer that came twice."),
     counter("path_switches", "Changes to another path of the peer."),

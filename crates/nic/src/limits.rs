@@ -143,8 +143,23 @@ pub const CONTROL_SLACK_BYTES: usize = 256 * 1024;
 pub const ACK_RANGES_MAX: usize = 32;
 /// Runs of consecutive chunks in one packet, so that its record needs no allocation.
 pub const RUNS_PER_PACKET_MAX: usize = 4;
-/// Packets by which a later one must have been seen before one counts as lost (as TCP and QUIC).
+/// Packets by which a later one must have been seen before one counts as lost (as TCP and QUIC),
+/// as long as no packet has been seen to be late.
 pub const REORDER_PACKETS: u64 = 3;
+/// Steps of a quarter of the shortest round trip that a late packet is waited for, at most, and
+/// never more than a smoothed round trip [RFC 8985].
+pub const REORDER_STEPS_MAX: u32 = 16;
+/// Losses in a row, round trips apart, of which none was a mistake, after which the wait is one
+/// step again [RFC 8985].
+pub const REORDER_STEPS_KEPT: u32 = 16;
+/// Time for which the shortest round trip counts.
+pub const ROUND_TRIP_MEMORY: Duration = Duration::from_secs(10);
+/// Shortest time from its sending after which a packet counts as lost for its lateness, and
+/// shortest wait before a probe asks for news: a process of the peer that waits for its processor
+/// is no loss.
+pub const LATE_MIN: Duration = Duration::from_millis(1);
+/// Probes in a row before the retransmission timeout.
+pub const PROBES_MAX: u32 = 2;
 /// Packets received before an acknowledgement goes out, whatever their size.
 pub const ACK_EVERY_PACKETS: u32 = 8;
 /// Bytes received before an acknowledgement goes out: every fourth packet of 64 KiB. Chosen

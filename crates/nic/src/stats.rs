@@ -167,6 +167,10 @@ counters! {
         retransmits,
         /// Chunks declared lost.
         lost,
+        /// Chunks sent again that had arrived, as far as acknowledgements show.
+        spurious,
+        /// Probes for lack of news.
+        probes,
         /// Retransmission timeouts.
         timeouts,
         /// Chunks that came twice.

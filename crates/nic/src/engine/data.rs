@@ -99,6 +99,9 @@ impl Engine {
         if let Some(ack) = ack {
             outcome.nonsense |= session.acknowledged(now, &ack, &mut self.tables).is_err();
         }
+        if outcome.duplicate {
+            session.peer_probed(now, &mut self.tables);
+        }
         let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if elsewhere {

@@ -507,7 +507,7 @@ impl Engine {
         self.begin(now, from, index, local, remote, (true, begun), seals, &introduction);
         if let Some(session) = self.peer_mut(index).and_then(|peer| peer.session.as_deref_mut()) {
             if let Some(sample) = round_trip {
-                session.rtt.sample(sample);
+                session.rtt.sample(now, sample);
             }
             session.queue_nop();
         }

@@ -150,8 +150,7 @@ impl Engine {
                 }
             }
         }
-        if session.timeout_at().is_some_and(|at| at <= now) {
-            session.timed_out(&mut self.tables);
+        if session.waited(now, &mut self.tables) {
             let often = session.tx.backoff % PATH_TIMEOUTS_MAX == 0;
             if often || peer.received_elsewhere().is_some() {
                 self.switch_path(index);

@@ -2,7 +2,7 @@
 
 use super::tx::{Body, State};
 use super::{InboundFetch, Op, Session};
-use crate::limits::WINDOW_MIN_PACKETS;
+use crate::limits::{PROBES_MAX, WINDOW_MIN_PACKETS};
 use crate::slab::Key;
 use crate::tables::Tables;
 use crate::time::Time;
@@ -21,13 +21,17 @@ impl Session {
         if ack.largest >= self.tx.next_packet || ack.cumulative > self.tx.next_number() {
             return Err(Nonsense);
         }
+        let before = self.tx.largest_acked;
         self.measure(now, ack);
-        let mut bytes = self.pop_acknowledged(ack.cumulative, tables)?;
+        let news = News { before, largest: ack.largest };
+        let mut bytes = self.pop_acknowledged(ack.cumulative, news, tables)?;
         for (start, end) in ack.ranges() {
-            bytes += self.mark_held(start, end)?;
+            bytes += self.mark_held(start, end, news)?;
         }
         if bytes > 0 {
             self.tx.backoff = 0;
+            self.tx.probed = 0;
+            self.tx.last_heard = now;
             self.progressed(now);
             let limited = self.tx.limited;
             self.congestion.acknowledged(bytes, limited);
@@ -55,14 +59,37 @@ impl Session {
         self.tx.largest_acked = Some(ack.largest);
         if let Ok(index) = self.tx.sent.binary_search_by_key(&ack.largest, |packet| packet.number) {
             let delay = std::time::Duration::from_micros(ack.delay_us.into());
-            self.rtt.sample(now.since(self.tx.sent[index].at).saturating_sub(delay));
+            self.tx.largest_took = now.since(self.tx.sent[index].at);
+            self.rtt.sample(now, self.tx.largest_took.saturating_sub(delay));
         }
     }
 
-    fn pop_acknowledged(&mut self, cumulative: u64, tables: &mut Tables) -> Result<usize, Nonsense> {
+    /// A chunk that was under way, or taken for lost, has arrived.
+    fn arrived(&mut self, state: State, packet: u64, lost: Option<u32>, news: News) {
+        match (state, lost) {
+            // It has not been sent again, or that has not arrived: the first one has.
+            (State::Lost, Some(reduction)) => self.was_not_lost(packet, reduction),
+            (State::InFlight, Some(reduction)) if news.largest < packet => self.was_not_lost(packet, reduction),
+            (State::InFlight, None) if news.before.is_some_and(|before| packet < before) => {
+                self.tx.reordering.noticed();
+            }
+            _ => {}
+        }
+    }
+
+    fn was_not_lost(&mut self, packet: u64, reduction: u32) {
+        self.stats.spurious += 1;
+        if reduction > 0 {
+            self.tx.reordering.hasty(packet, self.tx.next_packet);
+            self.congestion.not_lost(reduction);
+        }
+    }
+
+    fn pop_acknowledged(&mut self, cumulative: u64, news: News, tables: &mut Tables) -> Result<usize, Nonsense> {
         let mut bytes = 0;
         while self.tx.base < cumulative {
             let Some(chunk) = self.tx.pop() else { break };
+            self.arrived(chunk.state, chunk.packet, chunk.lost, news);
             match chunk.state {
                 State::InFlight => {
                     self.tx.in_flight -= chunk.bytes as usize;
@@ -77,23 +104,25 @@ impl Session {
         Ok(bytes)
     }
 
-    fn mark_held(&mut self, start: u64, end: u64) -> Result<usize, Nonsense> {
+    fn mark_held(&mut self, start: u64, end: u64, news: News) -> Result<usize, Nonsense> {
         if end > self.tx.next_number() {
             return Err(Nonsense);
         }
         let mut bytes = 0;
         for number in start.max(self.tx.base)..end {
             let chunk = &mut self.tx.chunks[(number - self.tx.base) as usize];
-            match chunk.state {
+            let (state, packet, lost) = (chunk.state, chunk.packet, chunk.lost);
+            match state {
                 State::InFlight => {
                     self.tx.in_flight -= chunk.bytes as usize;
                     bytes += chunk.bytes as usize;
                     chunk.state = State::Held;
                 }
                 State::Lost => chunk.state = State::Held,
-                State::Held => {}
+                State::Held => continue,
                 State::Queued => return Err(Nonsense),
             }
+            self.arrived(state, packet, lost, news);
         }
         Ok(bytes)
     }
@@ -137,21 +166,74 @@ impl Session {
     }
 
     pub(crate) fn detect_losses(&mut self, now: Time, tables: &mut Tables) {
-        let losses = self.tx.find_losses(now, self.rtt.reorder_window());
-        self.stats.lost += losses.chunks;
-        tables.stats.retransmits += losses.chunks;
-        if let Some(packet) = losses.largest_packet {
-            self.congestion.lost(packet, self.tx.next_packet);
+        let (next, congestion) = (self.tx.next_packet, &mut self.congestion);
+        let before = congestion.reductions();
+        let lost = self.tx.find_losses(now, &self.rtt, |number, chunks| congestion.lost(number, chunks, next));
+        if congestion.reductions() > before {
+            self.tx.reordering.reduced();
+        }
+        self.stats.lost += lost;
+        tables.stats.retransmits += lost;
+    }
+
+    /// When the newest packet has waited long enough for news, and why: to probe, or because the
+    /// retransmission timeout has passed.
+    fn waits_until(&self) -> Option<(Time, Wait)> {
+        if self.tx.in_flight == 0 {
+            return None;
+        }
+        let timeout = self.tx.last_sent + self.rtt.timeout(self.tx.backoff);
+        if self.tx.backoff == 0 && self.tx.probed < PROBES_MAX {
+            let since = self.tx.last_sent.max(self.tx.last_heard);
+            let probe = self.rtt.probe_timeout(self.tx.prompt, self.tx.probed).map(|after| since + after);
+            if let Some(probe) = probe.filter(|probe| *probe < timeout) {
+                return Some((probe, Wait::Probe));
+            }
+        }
+        Some((timeout, Wait::Timeout))
+    }
+
+    /// When to call [`waited`](Self::waited).
+    pub(crate) fn timeout_at(&self) -> Option<Time> {
+        self.waits_until().map(|(at, _)| at)
+    }
+
+    /// Does what is due when no news have come; says whether the retransmission timeout has passed.
+    pub(crate) fn waited(&mut self, now: Time, tables: &mut Tables) -> bool {
+        match self.waits_until().filter(|(at, _)| *at <= now) {
+            None => false,
+            Some((_, Wait::Probe)) => {
+                self.probe(tables);
+                false
+            }
+            Some((_, Wait::Timeout)) => {
+                self.timed_out(tables);
+                true
+            }
         }
     }
 
-    /// When the retransmission timeout fires.
-    pub(crate) fn timeout_at(&self) -> Option<Time> {
-        (self.tx.in_flight > 0).then(|| self.tx.last_sent + self.rtt.timeout(self.tx.backoff))
+    /// Sends the oldest chunk under way again, in the newest packet: its acknowledgement says what
+    /// of the rest has arrived [RFC 8985, section 7]. The window stays.
+    fn probe(&mut self, tables: &mut Tables) {
+        self.tx.probed += 1;
+        self.stats.probes += 1;
+        tables.stats.retransmits += self.tx.lose_oldest(0);
+        self.tx.probes = self.tx.probes.max(1);
+    }
+
+    /// The peer has sent something twice: it has no answer to it. If that went out long enough ago,
+    /// it is lost, and what the peer has not acknowledged with it.
+    pub(crate) fn peer_probed(&mut self, now: Time, tables: &mut Tables) {
+        let Some(smoothed) = self.rtt.smoothed() else { return };
+        let old = now >= self.tx.last_sent + smoothed + self.tx.reordering.window(&self.rtt);
+        if self.tx.in_flight > 0 && old && self.tx.probed < PROBES_MAX {
+            self.probe(tables);
+        }
     }
 
     /// Nothing came back in time. The first time a probe goes out, after that all counts as lost.
-    pub(crate) fn timed_out(&mut self, tables: &mut Tables) {
+    fn timed_out(&mut self, tables: &mut Tables) {
         self.tx.backoff += 1;
         self.stats.timeouts += 1;
         tables.stats.timeouts += 1;
@@ -165,4 +247,20 @@ impl Session {
         tables.stats.retransmits += lost;
         self.tx.probes = WINDOW_MIN_PACKETS as u32;
     }
+}
+
+/// What an acknowledgement adds.
+#[derive(Clone, Copy)]
+struct News {
+    /// Largest number of a packet that was known to have arrived.
+    before: Option<u64>,
+    /// Largest number of one that had when it was written.
+    largest: u64,
+}
+
+/// What a wait ends with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Probe,
+    Timeout,
 }

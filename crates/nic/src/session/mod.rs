@@ -7,6 +7,7 @@ mod ack;
 mod appends;
 mod asks;
 mod receive;
+mod reordering;
 mod requests;
 mod transmit;
 mod tx;

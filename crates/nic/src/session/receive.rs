@@ -26,6 +26,8 @@ pub(crate) struct Outcome {
     pub(crate) closed: bool,
     /// A ping of this side was answered.
     pub(crate) pong: Option<u64>,
+    /// There was a chunk in it that had come before.
+    pub(crate) duplicate: bool,
 }
 
 impl Session {
@@ -76,6 +78,7 @@ impl Session {
         let mut outcome = Outcome::default();
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
+        let duplicates = self.stats.duplicates;
         while !reader.is_empty() {
             match frame::read(&mut reader) {
                 Some(Frame::Chunk(chunk, bytes)) => {
@@ -106,6 +109,7 @@ impl Session {
         if chunks > 0 {
             self.count_for_ack(now, number, body.len());
         }
+        outcome.duplicate = self.stats.duplicates > duplicates;
         (outcome, ack)
     }
 

@@ -117,7 +117,7 @@ impl Session {
         let mut size = self.packet_bytes.min(buf.len());
         // What is sent again may go another way than the acknowledgement that went with it the
         // first time, and was lost with it.
-        let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.backoff > 0 && self.rx.next > 0;
+        let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.has_waited() && self.rx.next > 0;
         let lost_size = if may_send { self.lost_size() } else { 0 };
         if HEADER_BYTES + overhead + lost_size + ack_size > size {
             // A lost chunk that filled its packet leaves no room for an acknowledgement now, and
@@ -127,6 +127,7 @@ impl Session {
         }
         let reserve = overhead + if has_ack { ack_size } else { 0 };
         let mut runs = Runs::new();
+        let prompt = std::mem::take(&mut self.tx.prompt);
         let end = {
             let mut out = Writer::new(&mut buf[..size.checked_sub(reserve)?]);
             out.space(HEADER_BYTES);
@@ -140,8 +141,11 @@ impl Session {
             }
             out.len()
         };
-        if runs.is_empty() && end == HEADER_BYTES && !(has_ack && ack_due) {
-            return None;
+        if runs.is_empty() {
+            self.tx.prompt = prompt;
+            if end == HEADER_BYTES && !(has_ack && ack_due) {
+                return None;
+            }
         }
         let mut out = Writer::new(&mut buf[end..size]);
         if has_ack {
@@ -206,6 +210,7 @@ impl Session {
     #[inline]
     fn note_chunk(&mut self, now: Time, body: Body, bytes: usize) {
         let (first, packet) = (self.tx.next_number(), self.tx.next_packet - 1);
+        self.tx.prompt = false;
         self.tx.push_in_flight(body, bytes, packet);
         self.tx.limited = false;
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
@@ -348,6 +353,7 @@ impl Session {
     /// Writes chunk `number` from its source.
     fn encode(&mut self, number: u64, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         let index = (number - self.tx.base) as usize;
+        self.tx.prompt |= self.tx.chunks[index].body.is_answered_at_once();
         match &self.tx.chunks[index].body {
             Body::Control(bytes) => out.bytes(bytes),
             Body::Nop => Chunk::Nop { ack_now: true }.write(out),

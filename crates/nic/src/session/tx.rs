@@ -5,9 +5,12 @@
 //! `message_bytes` count those of that cause.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use super::reordering::Reordering;
 use super::{InboundFetch, Op};
-use crate::limits::{ANSWERS_MAX, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
+use crate::congestion::RoundTrip;
+use crate::limits::{ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
 
@@ -74,6 +77,18 @@ pub(crate) enum Body {
     Nop,
 }
 
+impl Body {
+    /// The peer acknowledges it without waiting for company.
+    #[inline]
+    pub(crate) fn is_answered_at_once(&self) -> bool {
+        match self {
+            Body::Write { ack_now, .. } | Body::Append { ack_now, .. } => *ack_now,
+            Body::FetchRequest { .. } | Body::AtomicRequest { .. } | Body::Flush { .. } | Body::Nop => true,
+            Body::Unimport { .. } | Body::FetchData { .. } | Body::AtomicReply { .. } | Body::Control(_) => false,
+        }
+    }
+}
+
 pub(crate) struct TxChunk {
     pub(crate) body: Body,
     pub(crate) state: State,
@@ -81,6 +96,8 @@ pub(crate) struct TxChunk {
     pub(crate) bytes: u32,
     /// Packet it was last sent in.
     pub(crate) packet: u64,
+    /// It counted as lost once, in that reduction of the window; 0: in none.
+    pub(crate) lost: Option<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -111,7 +128,16 @@ pub(crate) struct Tx {
     pub(crate) sent: VecDeque<SentPacket>,
     pub(crate) next_packet: u64,
     pub(crate) largest_acked: Option<u64>,
+    /// From its sending to its acknowledgement, whatever that waited for.
+    pub(crate) largest_took: Duration,
+    pub(crate) reordering: Reordering,
     pub(crate) last_sent: Time,
+    /// When something was acknowledged last.
+    pub(crate) last_heard: Time,
+    /// The peer answers the newest packet at once.
+    pub(crate) prompt: bool,
+    /// Probes since something was acknowledged.
+    pub(crate) probed: u32,
     /// Timeouts in a row.
     pub(crate) backoff: u32,
     /// Packets that may pass the congestion window: probes after a timeout.
@@ -124,16 +150,14 @@ pub(crate) struct Tx {
     pub(crate) limited: bool,
 }
 
-/// Result of looking for losses.
-#[derive(Default)]
-pub(crate) struct Losses {
-    pub(crate) chunks: u64,
-    pub(crate) largest_packet: Option<u64>,
-}
-
 impl Tx {
     pub(crate) fn next_number(&self) -> u64 {
         self.base + self.chunks.len() as u64
+    }
+
+    /// A timeout or a probe has passed without news.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.backoff > 0 || self.probed > 0
     }
 
     #[inline]
@@ -151,7 +175,14 @@ impl Tx {
             Cause::Answer => self.answers += 1,
             Cause::Message => self.message_bytes += bytes,
         }
-        self.chunks.push_back(TxChunk { body, state: State::Queued, cause, bytes: bytes as u32, packet: 0 });
+        self.chunks.push_back(TxChunk {
+            body,
+            state: State::Queued,
+            cause,
+            bytes: bytes as u32,
+            packet: 0,
+            lost: None,
+        });
         self.resend.push_back(number);
         number
     }
@@ -161,8 +192,9 @@ impl Tx {
     pub(crate) fn push_in_flight(&mut self, body: Body, bytes: usize, packet: u64) {
         self.span_bytes += bytes;
         self.in_flight += bytes;
+        self.prompt |= body.is_answered_at_once();
         let (state, cause) = (State::InFlight, Cause::Own);
-        self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet });
+        self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet, lost: None });
     }
 
     /// Whether the peer has asked for more than it may without acknowledging the answers. What this
@@ -186,54 +218,61 @@ impl Tx {
         Some(chunk)
     }
 
-    /// Checks packets that later ones have overtaken.
-    pub(crate) fn find_losses(&mut self, now: Time, reorder: std::time::Duration) -> Losses {
-        let mut losses = Losses::default();
+    /// Checks packets that later ones have overtaken [RFC 8985]: one is lost when it was sent so
+    /// long before one that has arrived that it is not just late. `lost` is told its number and its
+    /// chunks, and says which reduction of the window it belongs to.
+    pub(crate) fn find_losses(&mut self, now: Time, rtt: &RoundTrip, mut lost: impl FnMut(u64, u64) -> u32) -> u64 {
+        let mut chunks = 0;
         self.loss_time = None;
-        let Some(largest) = self.largest_acked else { return losses };
+        let Some(largest) = self.largest_acked else { return chunks };
+        let took = self.largest_took.max(rtt.smoothed().unwrap_or_default());
+        let late = (took + self.reordering.window(rtt)).max(LATE_MIN);
         while let Some(&packet) = self.sent.front() {
             if packet.number > largest {
                 break;
             }
-            if self.has_unacknowledged(&packet) {
-                let due = packet.at + reorder;
-                if packet.number + REORDER_PACKETS > largest && due > now {
+            let unacknowledged = self.unacknowledged(&packet);
+            if unacknowledged > 0 {
+                let due = packet.at + late;
+                let by_number = !self.reordering.seen && packet.number + REORDER_PACKETS <= largest;
+                if !by_number && due > now {
                     self.loss_time = Some(due);
                     break;
                 }
-                losses.chunks += self.lose(&packet);
-                losses.largest_packet = Some(packet.number);
+                let reduction = lost(packet.number, unacknowledged);
+                self.lose(&packet, reduction);
+                chunks += unacknowledged;
             }
             self.sent.pop_front();
         }
-        losses
+        chunks
     }
 
-    fn has_unacknowledged(&self, packet: &SentPacket) -> bool {
-        packet.runs.iter().any(|run| {
+    /// Chunks of a packet that have not arrived, as far as is known, and are not under way again.
+    fn unacknowledged(&self, packet: &SentPacket) -> u64 {
+        let of_run = |run: &Run| {
             let end = run.first + u64::from(run.count);
-            (run.first.max(self.base)..end).any(|number| {
+            (run.first.max(self.base)..end).filter(|number| {
                 let chunk = &self.chunks[(number - self.base) as usize];
                 chunk.state == State::InFlight && chunk.packet == packet.number
             })
-        })
+        };
+        packet.runs.iter().flat_map(of_run).count() as u64
     }
 
-    fn lose(&mut self, packet: &SentPacket) -> u64 {
-        let mut lost = 0;
+    fn lose(&mut self, packet: &SentPacket, reduction: u32) {
         for run in packet.runs {
             let end = run.first + u64::from(run.count);
             for number in run.first.max(self.base)..end {
                 let chunk = &mut self.chunks[(number - self.base) as usize];
                 if chunk.state == State::InFlight && chunk.packet == packet.number {
                     chunk.state = State::Lost;
+                    chunk.lost = Some(reduction);
                     self.in_flight -= chunk.bytes as usize;
                     self.resend.push_back(number);
-                    lost += 1;
                 }
             }
         }
-        lost
     }
 
     /// After a timeout: the oldest chunks count as lost, up to `bytes` of them.
@@ -248,6 +287,7 @@ impl Tx {
                 break;
             }
             chunk.state = State::Lost;
+            chunk.lost = Some(0);
             self.in_flight -= chunk.bytes as usize;
             self.resend.push_back(number);
             lost += 1;

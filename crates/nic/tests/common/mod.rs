@@ -76,6 +76,20 @@ pub struct Faults {
     pub corrupt: u64,
 }
 
+/// What a script has happen to a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Arrives,
+    Lost,
+    /// Arrives so much later.
+    Late(Duration),
+    /// Arrives no sooner than that.
+    NotBefore(Time),
+}
+
+/// Decides about the datagram of that length to that node.
+pub type Script = Box<dyn FnMut(usize, usize) -> Fate>;
+
 pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
@@ -86,6 +100,8 @@ pub struct World {
     serial: u64,
     rng: Rng,
     pub delay: Duration,
+    /// If there is one, nothing happens to datagrams but what it says.
+    pub script: Option<Script>,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -118,6 +134,7 @@ impl World {
             serial: 0,
             rng: Rng::new(seed),
             delay: Duration::from_micros(30),
+            script: None,
             tape: None,
             sent: 0,
             lent: 0,
@@ -403,6 +420,18 @@ impl World {
         }
         let Some(index) = self.nodes.iter().position(|node| node.addrs.contains(&to)) else { return };
         if self.cut.contains(&to) || self.cut.contains(&from) {
+            return;
+        }
+        if let Some(script) = self.script.as_mut() {
+            let soonest = self.now + self.delay;
+            let at = match script(index, data.len()) {
+                Fate::Arrives => soonest,
+                Fate::Late(by) => soonest + by,
+                Fate::NotBefore(at) => soonest.max(at),
+                Fate::Lost => return,
+            };
+            self.serial += 1;
+            self.wire.insert((at, self.serial), (index, from, data.to_vec(), referred));
             return;
         }
         let copies = if self.happens(self.faults.duplicate) { 2 } else { 1 };

@@ -81,3 +81,12 @@ fn a_sweep_can_be_stopped() {
     let sweep = run_many(0..1000, 1, |seed| Options { steps: 1, ..Options::new(2, seed) }, |done, _| done < 3);
     assert_eq!(sweep.report.runs, 3);
 }
+
+#[test]
+fn where_nothing_is_lost_next_to_nothing_is_sent_twice() {
+    let sweep = run_many(0..30, 2, |seed| Options { faults: Faults::NONE, ..Options::for_sweep(seed) }, |_, _| true);
+    assert!(sweep.failures.is_empty());
+    let (again, packets) = (sweep.report.engines.retransmits, sweep.report.packets);
+    // The simulated links have queues that overflow.
+    assert!(packets > 50_000 && again * 300 < packets, "{again} chunks sent again, {packets} packets");
+}
