@@ -5,7 +5,7 @@
 //! removed. What is installed names the prefix, not the folder that a packager stages it in.
 
 use crate::steps::cargo;
-use crate::{c, onc, root, target_folder};
+use crate::{bsp, c, onc, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -96,8 +96,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String> {
-    let mut command =
-        cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c", "--package", "vmmc-onc"]);
+    let mut command = cargo(&["build", "--locked", "--profile", profile]);
+    command.args(["vmmc-c", "vmmc-onc", "vmmc-bsp-c"].iter().flat_map(|name| ["--package", name]));
     if part == Part::All {
         command.args(["--package", "vmmc-cli", "--package", "vmmc-preload"]);
     }
@@ -117,6 +117,10 @@ fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String
 pub(crate) fn install(tree: &mut Tree, part: Part, profile: &str) -> Result<usize, String> {
     let mut pages = c::install(tree, profile)?;
     match onc::install(tree, profile)? {
+        Ok(more) => pages += more,
+        Err(why) => println!("{why}"),
+    }
+    match bsp::install(tree, profile)? {
         Ok(more) => pages += more,
         Err(why) => println!("{why}"),
     }
@@ -469,6 +473,7 @@ mod tests {
             "crates/vmmc/src",
             "crates/job/src",
             "bindings/c/include",
+            "bindings/bsp/include",
             "bindings/onc",
             "bindings/python",
         ];

@@ -4,6 +4,7 @@
 //! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all
 //! three, and the exit code is not 0 when a step failed.
 
+mod bsp;
 mod c;
 mod columns;
 mod failures;

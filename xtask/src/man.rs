@@ -80,24 +80,47 @@ pub(crate) fn pages(header: &str, version: &str) -> Vec<Page> {
 
 /// The pages of the library for ONC RPC: its calls are of libtirpc's kind, with its results.
 pub(crate) fn pages_of_onc(header: &str, version: &str) -> Vec<Page> {
+    let library = Library { name: "vmmc_onc", header: "vmmc_onc.h", what: "ONC RPC" };
+    pages_of(&library, header, version)
+}
+
+/// The pages of BSPlib.
+pub(crate) fn pages_of_bsp(header: &str, version: &str) -> Vec<Page> {
+    let library = Library { name: "vmmc_bsp", header: "bsp.h", what: "bulk synchronous parallel programs" };
+    pages_of(&library, header, version)
+}
+
+/// A library beside that of `vmmc.h`.
+struct Library {
+    name: &'static str,
+    header: &'static str,
+    what: &'static str,
+}
+
+fn pages_of(library: &Library, header: &str, version: &str) -> Vec<Page> {
     let functions = functions(header);
-    let mut pages: Vec<Page> = functions.iter().map(|f| page_of_onc(header, version, f, &functions)).collect();
-    let mut text = head("vmmc_onc", 7, version);
-    text.push_str(".SH NAME\nvmmc_onc \\- ONC RPC over virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <vmmc_onc.h>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs vmmc_onc)\n.fi\n.SH DESCRIPTION\n");
+    let mut pages: Vec<Page> = functions.iter().map(|f| page_of(library, header, version, f, &functions)).collect();
+    let (name, file, what) = (library.name, library.header, library.what);
+    let mut text = head(name, 7, version);
+    let _ = write!(
+        text,
+        ".SH NAME\n{name} \\- {what} over virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <{file}>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs {name})\n.fi\n.SH DESCRIPTION\n"
+    );
     let comment = header.split("*/").next().unwrap_or_default().trim_start_matches("/*");
     text.push_str(&paragraphs(comment.lines()).iter().map(|p| escape(p) + "\n").collect::<Vec<_>>().join(".PP\n"));
     text.push_str(".SH CALLS\n");
     for function in &functions {
         let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary(function)));
     }
-    pages.push(Page { name: "vmmc_onc".into(), section: 7, text });
+    pages.push(Page { name: name.into(), section: 7, text });
     pages
 }
 
-fn page_of_onc(header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
+fn page_of(library: &Library, header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
     let mut text = head(&function.name, 3, version);
     let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary(function)));
-    let _ = write!(text, "\\fB#include <vmmc_onc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
+    let file = library.header;
+    let _ = write!(text, "\\fB#include <{file}>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
     let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
     let mut words = function.comment.join(" ");
     for part in header.split("\nstruct ").skip(1) {
@@ -115,7 +138,7 @@ fn page_of_onc(header: &str, version: &str, function: &Function, all: &[Function
             let _ = write!(text, ".TP\n.B {}\n{}\n", escape(&name), escape(&comment));
         }
     }
-    text.push_str(".SH SEE ALSO\n.BR vmmc_onc (7)");
+    let _ = write!(text, ".SH SEE ALSO\n.BR {} (7)", library.name);
     for other in all.iter().filter(|other| other.name != function.name) {
         let _ = write!(text, ",\n.BR {} (3)", other.name);
     }
@@ -303,6 +326,16 @@ mod tests {
             assert!(pages.iter().any(|page| page.name == name && page.section.to_string() == section), "{name}");
         }
         assert_eq!(pages.len(), 8);
+    }
+
+    #[test]
+    fn every_call_of_bsplib_has_a_page_with_what_the_header_says() {
+        let pages = pages_of_bsp(&crate::bsp::header().expect("it is in the tree"), "1");
+        assert_eq!(pages.len(), 21);
+        for page in pages.iter().filter(|page| page.section == 3) {
+            assert!(page.name.starts_with("bsp_") && page.text.contains("<bsp.h>"), "{}", page.name);
+            assert!(page.text.split(".SH DESCRIPTION\n").nth(1).is_some_and(|text| text.len() > 100), "{}", page.name);
+        }
     }
 
     #[test]

@@ -51,11 +51,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
     ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
     ("vmmc-onc", &["onc-rpc", "vmmc", "vmmc-host", "vmmc-rpc"]),
+    ("vmmc-bsp-c", &["vmmc-bsp", "vmmc-job"]),
     ("xtask", &[]),
 ];
 
 /// Folders of crates that may contain `unsafe`.
-const UNSAFE_CRATES: &[&str] = &["crates/host", "crates/preload", "bindings/c", "bindings/onc", "bindings/python"];
+const UNSAFE_CRATES: &[&str] =
+    &["crates/host", "crates/preload", "bindings/bsp", "bindings/c", "bindings/onc", "bindings/python"];
 
 /// Tools of tests with other licences, which are in nothing that is shipped.
 const TEST_TOOLS: &[(&str, &str)] = &[("cbindgen", "MPL-2.0")];
