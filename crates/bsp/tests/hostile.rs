@@ -27,8 +27,8 @@ fn head(seed: &mut u64) -> Vec<u8> {
             0 => next(seed) % 4,
             1 => next(seed) % 5000,
             2 => u64::MAX - next(seed) % 3,
-            3 => (next(seed) % 3) << 32 | next(seed) % 3,
-            _ => next(seed) << 32 | next(seed),
+            3 => ((next(seed) % 3) << 32) | (next(seed) % 3),
+            _ => (next(seed) << 32) | next(seed),
         };
         words.push(word);
     }
