@@ -217,11 +217,16 @@ impl PageBuffer {
         let mut to = to;
         let runs: Vec<(u64, u64)> = self.view.runs(range).collect();
         for (at, len) in runs {
-            let transfer = import.post_send(to, self.buffer.range(at..at + len), SendOptions::default())?;
+            let mut transfer = import.post_send(to, self.buffer.range(at..at + len), SendOptions::default())?;
+            to += len;
+            // Where this process copies by itself it is over.
+            if let Some(result) = transfer.poll() {
+                result?;
+                continue;
+            }
             let pages: Vec<u32> = ((at / PAGE) as u32..(at + len).div_ceil(PAGE) as u32).collect();
             pages.iter().for_each(|page| *self.lent.entry(*page).or_default() += 1);
             self.loans.push_back(Loan { transfer, pages });
-            to += len;
         }
         self.settle();
         Ok(())

@@ -195,7 +195,7 @@ impl Layout {
     fn allows(&self, kind: FragmentKind) -> bool {
         match kind {
             FragmentKind::Abandon => true,
-            FragmentKind::Window => matches!(self.technique, Technique::Pio | Technique::Auto),
+            FragmentKind::Window => self.technique == Technique::Pio,
             FragmentKind::Frames => matches!(self.technique, Technique::CopyDma | Technique::PexDma | Technique::Auto),
             FragmentKind::Agreed => self.technique == Technique::DirectDma,
             FragmentKind::Posted => self.technique == Technique::V2pDma,

@@ -5,7 +5,7 @@
 //! Source: [SEMANTICS §2.1].
 
 use crate::in_flight::InFlight;
-use crate::limits::{FRAGMENT_BYTES, LENT_FRAGMENT_BYTES, MEMORIES_MAX, MESSAGE_BYTES_MAX, PIO_BYTES};
+use crate::limits::{EXCHANGE_BYTES, FRAGMENT_BYTES, LENT_FRAGMENT_BYTES, MEMORIES_MAX, MESSAGE_BYTES_MAX};
 use crate::posted::Posting;
 use crate::protocol::{
     self, CLAIM_AT, Fragment, FragmentKind, Garbled, HEADER_WORDS, HEARD_AT, HEARD_WORDS, Layout, Outgoing, PAGE,
@@ -54,7 +54,6 @@ pub struct Sender {
     node: Option<String>,
     /// Memory for messages with DirectDMA; empty with other techniques.
     agreed: Option<Buffer>,
-    is_mapped: bool,
     /// A message was begun and not sent to its end.
     unfinished: bool,
     given_up: bool,
@@ -127,7 +126,6 @@ impl SenderBuilder {
         Ok(Sender {
             session: self.session,
             name: self.name,
-            is_mapped: import.explain().path == vmmc::Path::Mapped,
             import,
             outgoing: Outgoing::new(&layout),
             table: layout.first_table(),
@@ -207,15 +205,16 @@ impl Sender {
     /// receiver gets nothing of a message whose send failed.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         let len = message.len() as u64;
-        let kind = self.kind_of(len)?.ok_or_else(|| self.wrong("send"))?;
+        let kind = self.kind().ok_or_else(|| self.wrong("send"))?;
         self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| {
             Ok(import.send(to, &message[part.start as usize..part.end as usize])?)
         })
     }
 
     /// Sends a range of a buffer of pages, which can be written with
-    /// [`PageBuffer::write`] at once, or dropped. With PEXDMA its pages are lent for as long as the
-    /// transfer takes, and nothing is copied here; else they are read before this returns.
+    /// [`PageBuffer::write`] at once, or dropped. With PEXDMA, and where the technique is chosen for
+    /// each message, its pages are lent for as long as the transfer takes; else they are read before
+    /// this returns.
     ///
     /// # Errors
     /// [`Error::Outside`]; [`Error::Transfer`] also for a message that this buffer sent before and
@@ -224,13 +223,18 @@ impl Sender {
         let len = range.end.saturating_sub(range.start);
         from.check(range.start, len)?;
         from.take_failure()?;
-        let kind = self.kind_of(len)?.ok_or_else(|| self.wrong("send_pages"))?;
+        let kind = self.kind().ok_or_else(|| self.wrong("send_pages"))?;
         let start = range.start;
         let in_buffer = |part: Range<u64>| start + part.start..start + part.end;
-        if self.layout.exchanges() && kind == FragmentKind::Frames {
-            self.parts(len, kind, LENT_FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
-        } else {
-            self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.send(import, to, in_buffer(part)))
+        match self.layout.technique {
+            // Long runs cost one mapping in an exchange; what is copied stays in the cache meanwhile.
+            Technique::Auto if len < EXCHANGE_BYTES => {
+                self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
+            }
+            Technique::Auto | Technique::PexDma => {
+                self.parts(len, kind, LENT_FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
+            }
+            _ => self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.send(import, to, in_buffer(part))),
         }
     }
 
@@ -299,25 +303,12 @@ impl Sender {
     }
 
     /// Which way a message goes whose memory is free on return; none if the technique has no such.
-    fn kind_of(&mut self, len: u64) -> Result<Option<FragmentKind>, Error> {
-        Ok(match self.layout.technique {
+    fn kind(&self) -> Option<FragmentKind> {
+        match self.layout.technique {
             Technique::Pio => Some(FragmentKind::Window),
-            Technique::CopyDma | Technique::PexDma => Some(FragmentKind::Frames),
+            Technique::CopyDma | Technique::PexDma | Technique::Auto => Some(FragmentKind::Frames),
             Technique::DirectDma | Technique::V2pDma => None,
-            Technique::Auto => Some(self.best_for(len)?),
-        })
-    }
-
-    /// The window has room for one message. Where it takes a message to another node to know
-    /// whether it is free, it does not pay.
-    fn best_for(&mut self, len: u64) -> Result<FragmentKind, Error> {
-        if len > PIO_BYTES.min(self.layout.window) || !self.is_mapped {
-            return Ok(FragmentKind::Frames);
         }
-        if !self.outgoing.all_taken() {
-            self.listen()?;
-        }
-        Ok(if self.outgoing.all_taken() { FragmentKind::Window } else { FragmentKind::Frames })
     }
 
     /// Sends a range of [`agreed`](Self::agreed) memory to the same place at the receiver. The
@@ -373,7 +364,8 @@ impl Sender {
         Error::WrongTechnique { name: self.name.clone(), technique: self.layout.technique, call }
     }
 
-    /// Sends a message by parts: `part` brings a range of it to a place in the channel.
+    /// Sends a message by parts: `part` brings a range of it to a place in the channel; `most` bytes
+    /// of it go into frames as one.
     fn parts(
         &mut self,
         total: u64,
@@ -387,7 +379,7 @@ impl Sender {
         let limit = self.begin()?;
         let mut at = 0;
         loop {
-            let (place, len) = self.place(kind, (total - at).min(most), &limit)?;
+            let (place, len) = self.place(kind, total - at, most, &limit)?;
             match kind {
                 FragmentKind::Frames => {
                     let mut from = at;
@@ -411,12 +403,12 @@ impl Sender {
     }
 
     /// Waits for a place for the next bytes of a message; where it is, and how many fit.
-    fn place(&mut self, kind: FragmentKind, left: u64, limit: &Limit) -> Result<(u64, u64), Error> {
+    fn place(&mut self, kind: FragmentKind, left: u64, most: u64, limit: &Limit) -> Result<(u64, u64), Error> {
         match kind {
             FragmentKind::Frames => {
                 // A fragment may be as long as half of the pool, so that another one is filled
                 // while it is taken out.
-                let len = left.min((self.layout.pool / 2).max(1) * PAGE);
+                let len = left.min(most).min((self.layout.pool / 2).max(1) * PAGE);
                 let frames = len.div_ceil(PAGE);
                 self.wait_for_room(limit, |outgoing| outgoing.number().is_some() && outgoing.frames().0 >= frames)?;
                 let place = self.outgoing.frames().1;

@@ -29,8 +29,9 @@ pub enum Technique {
     /// [`PageBuffer`](crate::PageBuffer), which copies a page when it is written meanwhile, and the
     /// receiver exchanges frames for pages of one.
     PexDma,
-    /// For each message by its length, its alignment and what is free: through the window as with
-    /// PIO, through frames as with CopyDMA, or by exchange of pages. It promises what CopyDMA does.
+    /// For each message by its length and alignment: through frames as with CopyDMA, or by exchange
+    /// of pages as with PEXDMA. PIO is not among them: it is ahead at no size, for it waits for the
+    /// receiver after each message.
     Auto,
 }
 

@@ -265,26 +265,34 @@ fn child_process() {
 /// Starts the storm as some user; none if that user cannot run this program.
 fn storm(node: &str, uid: Option<u32>) -> Option<role::Role> {
     let program = std::env::current_exe().unwrap();
+    let Some(uid) = uid else { return begin(Command::new(&program), node) };
     // A copy where every user can reach it.
     let folder = std::env::temp_dir().join(unique("vmmc-storm"));
     std::fs::create_dir(&folder).unwrap();
     let copy = folder.join("program");
     std::fs::copy(program, &copy).unwrap();
-    let mut command = Command::new(&copy);
+    let end = Instant::now() + LONG;
+    let storm = loop {
+        let mut command = Command::new(&copy);
+        command.uid(uid).gid(uid);
+        // While another thread starts a process, that one has the copy open for writing.
+        match begin(command, node) {
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            storm => break storm,
+        }
+    };
+    let _ = std::fs::remove_dir_all(&folder);
+    storm
+}
+
+fn begin(mut command: Command, node: &str) -> Option<role::Role> {
     command.args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("VMMC_TEST_ROLE", "storm").env("VMMC_TEST_NODE", node).stdout(Stdio::piped()).stderr(Stdio::null());
-    if let Some(uid) = uid {
-        command.uid(uid).gid(uid);
-    }
-    let started = command.spawn();
-    let ready = started.map(|mut child| {
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("ready")), "the storm did not begin");
-        std::thread::spawn(move || lines.for_each(drop));
-        role::Role(child)
-    });
-    let _ = std::fs::remove_dir_all(&folder);
-    ready.ok()
+    let mut child = command.spawn().ok()?;
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("ready")), "the storm did not begin");
+    std::thread::spawn(move || lines.for_each(drop));
+    Some(role::Role(child))
 }
 
 fn survive_a_storm(uid: Option<u32>) {
