@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "vmmc-sim",
             "vmmc-sockets",
             "vmmc-stream",
+            "vmmc-techniques",
             "vmmc-utlb",
         ],
     ),

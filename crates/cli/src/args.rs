@@ -160,6 +160,12 @@ pub(crate) enum Command {
         #[arg(long)]
         key_file: Option<PathBuf>,
     },
+    /// A side of `bench techniques`
+    #[command(hide = true)]
+    TechniquesPeer {
+        /// What it does, as JSON
+        job: String,
+    },
     /// Half of a measurement; started by `bench` and `demo`
     #[command(hide = true)]
     Worker {
@@ -198,6 +204,9 @@ pub(crate) enum What {
     /// Stream sockets beside TCP, on one node or (`--path two-nodes`) between two: round trips,
     /// streams, short connections, thinking clients
     Sockets,
+    /// Five ways to move a message, the sender alone, the receiver alone and both, beside the
+    /// paper's figures and the kernel's own zero copy
+    Techniques,
     /// Streams and pings over emulated links, with loss, delay and short queues, beside TCP with
     /// cubic and bbr; needs root
     Network,
@@ -242,6 +251,7 @@ impl What {
             What::Utlb => "utlb",
             What::Sockets => "sockets",
             What::Network => "network",
+            What::Techniques => "techniques",
         }
     }
 }
@@ -326,6 +336,9 @@ pub(crate) struct Bench {
     /// Over which links, separated by commas (network only) [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) link: Vec<Link>,
+    /// Also write the plots into this folder (techniques only)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
     /// Fail with exit code 6 when a promise is not met
     #[arg(long)]
     pub(crate) check: bool,
@@ -341,7 +354,7 @@ impl Bench {
             What::Latency | What::Bandwidth | What::Fetch | What::Atomic | What::Append | What::Gather | What::Rpc => {
                 TURNS
             }
-            What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets => RUNS,
+            What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets | What::Techniques => RUNS,
             What::Network => NETWORK_RUNS,
         })
     }

@@ -5,6 +5,7 @@
 pub(crate) mod bench;
 mod bench_network;
 pub(crate) mod bench_sockets;
+pub(crate) mod bench_techniques;
 mod bench_utlb;
 pub(crate) mod demo;
 pub(crate) mod doctor;

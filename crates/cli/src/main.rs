@@ -79,6 +79,7 @@ fn run(command: Command) -> Result<(), Failure> {
             commands::bench_sockets::serve_between(&node, peer, &key)
         }
         Command::SocketsPeer { node, .. } => commands::bench_sockets::serve(&node),
+        Command::TechniquesPeer { job } => measure::techniques::serve(&job),
         Command::Top(top) => commands::top::run(&top),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Explain(explain) => commands::explain::run(&explain),

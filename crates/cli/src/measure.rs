@@ -24,6 +24,7 @@ pub(crate) mod plan;
 pub(crate) mod side;
 pub(crate) mod stats;
 pub(crate) mod task;
+pub(crate) mod techniques;
 pub(crate) mod utlb;
 pub(crate) mod vmmc;
 pub(crate) mod worker;

@@ -5,6 +5,7 @@
 pub mod aio;
 pub mod tcp;
 pub mod threads;
+pub mod zero_copy;
 
 use std::io::Read;
 

@@ -211,10 +211,9 @@ impl Sender {
         })
     }
 
-    /// Sends a range of a buffer of pages, which can be written with
-    /// [`PageBuffer::write`] at once, or dropped. With PEXDMA, and where the technique is chosen for
-    /// each message, its pages are lent for as long as the transfer takes; else they are read before
-    /// this returns.
+    /// Sends a range of a buffer of pages, which can be written with [`PageBuffer::write`] at once,
+    /// or dropped. With PEXDMA, and where the technique is chosen for each message, its pages are
+    /// lent for as long as the transfer takes; else they are read before this returns.
     ///
     /// # Errors
     /// [`Error::Outside`]; [`Error::Transfer`] also for a message that this buffer sent before and
@@ -227,7 +226,8 @@ impl Sender {
         let start = range.start;
         let in_buffer = |part: Range<u64>| start + part.start..start + part.end;
         match self.layout.technique {
-            // Long runs cost one mapping in an exchange; what is copied stays in the cache meanwhile.
+            // Long runs cost one mapping in an exchange; what is copied stays in the cache
+            // meanwhile.
             Technique::Auto if len < EXCHANGE_BYTES => {
                 self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
             }
@@ -364,8 +364,8 @@ impl Sender {
         Error::WrongTechnique { name: self.name.clone(), technique: self.layout.technique, call }
     }
 
-    /// Sends a message by parts: `part` brings a range of it to a place in the channel; `most` bytes
-    /// of it go into frames as one.
+    /// Sends a message by parts: `part` brings a range of it to a place in the channel; `most`
+    /// bytes of it go into frames as one.
     fn parts(
         &mut self,
         total: u64,

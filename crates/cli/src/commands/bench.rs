@@ -27,11 +27,19 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     if bench.what == What::Utlb {
         return super::bench_utlb::run(&bench.output, bench.check);
     }
+    if bench.what == What::Techniques {
+        return super::bench_techniques::run(bench);
+    }
     if bench.what == What::Sockets {
         return super::bench_sockets::run(bench);
     }
     if bench.what == What::Network {
         return super::bench_network::run(bench);
+    }
+    if bench.svg.is_some() {
+        return Err(Failure::Usage(
+            "--svg writes plots, which only `vmmc bench techniques` has; --html has those of others".into(),
+        ));
     }
     if !bench.link.is_empty() {
         return Err(Failure::Usage("--link names an emulated link, which only `vmmc bench network` has".into()));
@@ -118,7 +126,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Rpc => vec![0, 4 << 10, 8 << 10, RPC_STREAM_BYTES],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
-        What::Utlb | What::Sockets | What::Network => vec![],
+        What::Utlb | What::Sockets | What::Network | What::Techniques => vec![],
     }
 }
 
@@ -188,7 +196,7 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("withdrawing, each of 1,024", Vmmc::PostRedirects { withdraw: true }),
         ],
         // They have plans of their own.
-        What::Utlb | What::Sockets | What::Network => vec![],
+        What::Utlb | What::Sockets | What::Network | What::Techniques => vec![],
     };
     for (key, what) in series {
         match &line.pair {
@@ -270,7 +278,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             }
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
-        What::Append | What::Gather | What::Utlb | What::Sockets | What::Network => {}
+        What::Append | What::Gather | What::Utlb | What::Sockets | What::Network | What::Techniques => {}
         What::Notify => {
             for asleep_us in bench.asleep_us.clone() {
                 for (series, by) in [("futex", Waker::Futex), ("pipe-wake", Waker::Pipe)] {
