@@ -195,6 +195,8 @@ pub(crate) enum What {
     Gather,
     /// Remote calls: waited for, continued, deferred, passed on; results by token and in frames
     Rpc,
+    /// Messages by rank and tag: half a round trip, streams, collective calls of 2 to 8 members
+    Mp,
     /// Importing an export that exists
     Import,
     /// Transfer redirection, by when it is posted
@@ -246,6 +248,7 @@ impl What {
             What::Append => "append",
             What::Gather => "gather",
             What::Rpc => "rpc",
+            What::Mp => "mp",
             What::Import => "import",
             What::Redirect => "redirect",
             What::Utlb => "utlb",
@@ -351,9 +354,14 @@ impl Bench {
     /// Runs of every series.
     pub(crate) fn runs(&self) -> u32 {
         self.runs.unwrap_or(match self.what {
-            What::Latency | What::Bandwidth | What::Fetch | What::Atomic | What::Append | What::Gather | What::Rpc => {
-                TURNS
-            }
+            What::Latency
+            | What::Bandwidth
+            | What::Fetch
+            | What::Atomic
+            | What::Append
+            | What::Gather
+            | What::Rpc
+            | What::Mp => TURNS,
             What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets | What::Techniques => RUNS,
             What::Network => NETWORK_RUNS,
         })

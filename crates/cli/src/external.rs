@@ -4,6 +4,7 @@
 //! Invariant: no tool is needed; a tool that hangs is killed.
 
 use crate::args::{Peer, What};
+use crate::commands::bench::{MESSAGE, MESSAGE_STREAM};
 use crate::machine::core_pair;
 use crate::measure::plan::{Plan, Source};
 use crate::measure::stats::Sample;
@@ -52,6 +53,8 @@ pub(crate) struct Tool {
 enum Kind {
     /// `ucx_perftest` with one-sided puts over these transports.
     Ucx { transports: &'static str },
+    /// The same with messages by tag.
+    UcxTag { transports: &'static str },
     /// The same with active messages there and back.
     UcxCall { transports: &'static str },
     /// `fi_pingpong` with this provider and endpoint type. It only knows latency.
@@ -71,10 +74,16 @@ enum Kind {
 pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>> {
     let missing = |series: &str, how: &str| Err(Missing { series: series.into(), how: how.into() });
     let calls = what == What::Rpc;
-    if !calls && (!matches!(what, What::Latency | What::Bandwidth) || matches!(peer, Peer::SunRpc | Peer::Grpc)) {
+    let messages = what == What::Mp;
+    let known = matches!(what, What::Latency | What::Bandwidth) || messages && matches!(peer, Peer::Ucx | Peer::Mpi);
+    if !calls && (!known || matches!(peer, Peer::SunRpc | Peer::Grpc)) {
         return None;
     }
     Some(match peer {
+        Peer::Ucx if messages && in_path("ucx_perftest").is_some() => Ok(vec![
+            Tool { series: "ucx-tag-shm", kind: Kind::UcxTag { transports: "posix,self" } },
+            Tool { series: "ucx-tag-tcp", kind: Kind::UcxTag { transports: "tcp,self" } },
+        ]),
         Peer::Libfabric | Peer::Mpi if calls => return None,
         Peer::SunRpc => match in_path("cc").filter(|_| std::path::Path::new(TIRPC_HEADERS).is_dir()) {
             Some(_) => {
@@ -141,9 +150,18 @@ impl Tool {
         if !latency && matches!(self.kind, Kind::Libfabric { .. } | Kind::Iceoryx2 { .. }) {
             return;
         }
-        let key = Key { series: self.series.into(), path: "tool".into(), op: None, size_bytes: size, asleep_us: None };
-        let tool = self.clone();
-        plan.add(key, Source::Tool(Box::new(move |size| tool.measure(latency, size, iterations(latency, size, time)))));
+        let mut add = |op: Option<&str>, latency: bool| {
+            let (series, op) = (self.series.into(), op.map(Into::into));
+            let key = Key { series, path: "tool".into(), op, size_bytes: size, asleep_us: None };
+            let tool = self.clone();
+            let measure = move |size| tool.measure(latency, size, iterations(latency, size, time));
+            plan.add(key, Source::Tool(Box::new(measure)));
+        };
+        if what == What::Mp {
+            add(Some(MESSAGE), true);
+            return add(Some(MESSAGE_STREAM), false);
+        }
+        add(None, latency);
     }
 
     fn measure(&self, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
@@ -151,6 +169,7 @@ impl Tool {
             Kind::Ucx { transports } => {
                 ucx(transports, if latency { "ucp_put_lat" } else { "ucp_put_bw" }, size, count)
             }
+            Kind::UcxTag { transports } => ucx(transports, if latency { "tag_lat" } else { "tag_bw" }, size, count),
             Kind::UcxCall { transports } => ucx(transports, "ucp_am_lat", LEAST_BYTES, count).map(|half| match half {
                 Sample::Latency { p50_ns, p99_ns } => Sample::Latency { p50_ns: 2.0 * p50_ns, p99_ns: 2.0 * p99_ns },
                 other => other,

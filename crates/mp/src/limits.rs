@@ -66,10 +66,8 @@ pub const BRUCK_BLOCK_MAX: usize = 256;
 /// Members from which on it does: fewer reach each other in as many steps.
 pub const BRUCK_MEMBERS_MIN: usize = 8;
 /// Longest values that members exchange whole to combine them, bytes; longer ones go round in
-/// parts.
+/// parts, so that each member combines a part alone.
 pub const ALLREDUCE_DOUBLING_MAX: usize = 64 << 10;
-/// Members from which on they go round: two exchange all in any case.
-pub const ALLREDUCE_RING_MEMBERS_MIN: usize = 3;
 /// Numbers of groups: each has two contexts.
 pub const GROUPS_MAX: u32 = 1 << 30;
 /// How long a call waits unless told otherwise, for a member may compute for long before it sends;

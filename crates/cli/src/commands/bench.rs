@@ -11,8 +11,8 @@ use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
-    AppendBy, AtomicOp, CallBy, CallWay, EndsBy, GatherBy, Kernel, Measure, RedirectWhen, ResultBy, Setting, Vmmc,
-    Waker, Watched, WokenBy, Work,
+    AppendBy, AtomicOp, CallBy, CallWay, Collective, EndsBy, GatherBy, Kernel, Measure, MpWay, RedirectWhen, ResultBy,
+    Setting, Vmmc, Waker, Watched, WokenBy, Work,
 };
 use crate::report::promise::calls::{
     ASLEEP, BESIDE_SILENT, IDLE_ALONE, IDLE_WITH_SILENT, PIPELINED, SEND, SENDS, STREAMED,
@@ -21,6 +21,11 @@ use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::SystemTime;
 use vmmc_host::text::utc;
+
+/// How the rows of messages are called that other libraries have too.
+pub(crate) const MESSAGE: &str = "message";
+/// The same of many in one direction.
+pub(crate) const MESSAGE_STREAM: &str = "stream";
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
@@ -124,6 +129,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Atomic | What::Notify => vec![8],
         What::Append | What::Gather => vec![8, 256],
         What::Rpc => vec![0, 4 << 10, 8 << 10, RPC_STREAM_BYTES],
+        What::Mp => vec![8, 1 << 10, 64 << 10, 1 << 20],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
         What::Utlb | What::Sockets | What::Network | What::Techniques => vec![],
@@ -176,6 +182,7 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             }
             all
         }
+        What::Mp => messages(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Mp { way })).collect(),
         What::Notify => bench
             .asleep_us
             .iter()
@@ -239,6 +246,27 @@ fn ways(size: u64) -> Vec<(String, CallWay)> {
     measured.collect()
 }
 
+/// What is measured of messages of this size.
+fn messages(size: u64) -> Vec<(String, MpWay)> {
+    let pair = |measure, into_memory| MpWay::Pair { measure, into_memory };
+    let mut all =
+        vec![(MESSAGE.into(), pair(Measure::Latency, false)), (MESSAGE_STREAM.into(), pair(Measure::Bandwidth, false))];
+    if size > vmmc_mp::limits::EAGER_BYTES_MAX {
+        all.push(("message into its memory".into(), pair(Measure::Latency, true)));
+        all.push(("stream into its memory".into(), pair(Measure::Bandwidth, true)));
+    }
+    for members in [2, 4, 8] {
+        let mut call =
+            |name: &str, call| all.push((format!("{name} of {members}"), MpWay::Collective { call, members }));
+        if size == 8 {
+            call("barrier", Collective::Barrier);
+        }
+        call("allreduce", Collective::Allreduce);
+        call("broadcast", Collective::Broadcast);
+    }
+    all
+}
+
 /// Calls beside clients that call nothing, and what those cost; or why there are none.
 fn silent() -> Result<[(&'static str, Vmmc); 3], Missing> {
     let (needed, most) = (SILENT_CLIENTS * SILENT_DESCRIPTORS, vmmc_host::memory::open_files_max());
@@ -269,7 +297,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             add("cache-line", Work::CacheLine);
             add("local-atomic", Work::LocalAtomic);
         }
-        What::Rpc => {
+        What::Rpc | What::Mp => {
             add("cache-line", Work::CacheLine);
             if size > 0 {
                 add("memcpy", Work::Memcpy { measure: Measure::Latency });

@@ -145,6 +145,11 @@ pub(crate) enum Vmmc {
         /// What is measured beside them.
         watched: Watched,
     },
+    /// Messages by rank and tag.
+    Mp {
+        /// Which way.
+        way: MpWay,
+    },
     /// Import of an export that exists.
     Import,
     /// Data that comes to a redirected range.
@@ -210,6 +215,36 @@ pub(crate) struct CallWay {
     pub(crate) result: ResultBy,
     /// Time of a call, or bytes a second of several under way.
     pub(crate) measure: Measure,
+}
+
+/// What is measured of messages by rank and tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MpWay {
+    /// Two members send to each other, or one to the other.
+    Pair {
+        /// Half a round trip, or bytes a second in one direction.
+        measure: Measure,
+        /// Whether they lie in memory that long messages land in.
+        into_memory: bool,
+    },
+    /// Some members make a call together.
+    Collective {
+        /// Which.
+        call: Collective,
+        /// So many, half of them in each worker.
+        members: u32,
+    },
+}
+
+/// Calls that all members make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Collective {
+    /// Nobody leaves it before all are in it.
+    Barrier,
+    /// The greatest of 64-bit values.
+    Allreduce,
+    /// Bytes of one.
+    Broadcast,
 }
 
 /// What is measured beside silent clients.

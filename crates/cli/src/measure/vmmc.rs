@@ -7,6 +7,7 @@
 mod flow;
 mod many;
 mod moves;
+mod mp;
 mod notify;
 mod once;
 mod redirect;
@@ -112,6 +113,7 @@ impl Attached {
             Vmmc::Gather { by } => many::gather(self, task, *by),
             Vmmc::Rpc { way } => rpc::measure(self, task, *way),
             Vmmc::Silent { clients, watched } => silent::measure(self, task, side, (*clients, *watched)),
+            Vmmc::Mp { way } => mp::measure(self, task, side, *way),
             Vmmc::Notify { by, asleep_us } => notify::measure(self, task, (*by, *asleep_us), fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
             Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),

@@ -50,17 +50,17 @@ macro_rules! number {
             const BYTES: usize = size_of::<$type>();
             const IS_INTEGER: bool = $integer;
 
-            #[inline]
+            #[inline(always)]
             fn from_bytes(bytes: &[u8]) -> Self {
-                <$type>::from_le_bytes(std::array::from_fn(|at| bytes[at]))
+                <$type>::from_le_bytes(bytes.try_into().expect("as many bytes as it has"))
             }
 
-            #[inline]
+            #[inline(always)]
             fn to_bytes(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
             }
 
-            #[inline]
+            #[inline(always)]
             fn with(self, other: Self, $op: Op) -> Self {
                 let ($a, $b) = (self, other);
                 $with

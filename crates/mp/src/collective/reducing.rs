@@ -12,7 +12,7 @@
 use super::{Call, Number, Op, Turn, parts};
 use crate::error::MpError;
 use crate::group::Group;
-use crate::limits::{ALLREDUCE_DOUBLING_MAX, ALLREDUCE_RING_MEMBERS_MIN};
+use crate::limits::ALLREDUCE_DOUBLING_MAX;
 
 /// Makes the first one what both together are.
 type Combine<'c> = &'c mut dyn FnMut(&mut [u8], &[u8]);
@@ -49,7 +49,7 @@ impl Group {
         checked::<T>(op)?;
         let mut bytes = bytes_of(values);
         let turn = self.turn(Call::Allreduce);
-        let ring = bytes.len() > ALLREDUCE_DOUBLING_MAX && turn.count >= ALLREDUCE_RING_MEMBERS_MIN;
+        let ring = bytes.len() > ALLREDUCE_DOUBLING_MAX && turn.count > 1;
         match ring {
             true => turn.allreduce_ring(&mut bytes, T::BYTES, &mut combine::<T>(op))?,
             false => turn.allreduce_doubling(&mut bytes, &mut combine::<T>(op))?,
@@ -144,10 +144,22 @@ fn values_of<T: Number>(bytes: &[u8], values: &mut [T]) {
 }
 
 fn combine<T: Number>(op: Op) -> impl FnMut(&mut [u8], &[u8]) {
-    move |first, second| {
-        for (first, second) in first.chunks_exact_mut(T::BYTES).zip(second.chunks_exact(T::BYTES)) {
-            T::from_bytes(first).with(T::from_bytes(second), op).to_bytes(first);
-        }
+    // Each operation has a loop of its own, in which it is known.
+    move |first, second| match op {
+        Op::Sum => each::<T>(first, second, |a, b| a.with(b, Op::Sum)),
+        Op::Product => each::<T>(first, second, |a, b| a.with(b, Op::Product)),
+        Op::Min => each::<T>(first, second, |a, b| a.with(b, Op::Min)),
+        Op::Max => each::<T>(first, second, |a, b| a.with(b, Op::Max)),
+        Op::And => each::<T>(first, second, |a, b| a.with(b, Op::And)),
+        Op::Or => each::<T>(first, second, |a, b| a.with(b, Op::Or)),
+        Op::Xor => each::<T>(first, second, |a, b| a.with(b, Op::Xor)),
+    }
+}
+
+#[inline(always)]
+fn each<T: Number>(first: &mut [u8], second: &[u8], with: impl Fn(T, T) -> T) {
+    for (first, second) in first.chunks_exact_mut(T::BYTES).zip(second.chunks_exact(T::BYTES)) {
+        with(T::from_bytes(first), T::from_bytes(second)).to_bytes(first);
     }
 }
 

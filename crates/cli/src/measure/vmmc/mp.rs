@@ -1,0 +1,166 @@
+//! Messages by rank and tag: half a round trip, a stream, and collective calls of some members.
+//!
+//! Invariant: each half of a pair has half of the members, each with a session and a thread of its
+//! own. Between measurements the first member tells the others how often the next call is made.
+
+use super::{Attached, TaskError, name};
+use crate::limits::{CALIBRATION_TRIPS, MESSAGES_MAX, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
+use crate::measure::ping::{Flow, Ping, follow_flow, follow_pings, lead_flow, lead_pings};
+use crate::measure::side::Side;
+use crate::measure::stats::Sample;
+use crate::measure::task::{Collective, Measure, MpWay, Role, Task};
+use std::time::{Duration, Instant};
+use vmmc::Session;
+use vmmc_mp::{Memory, Messages, MpError, Op, Select};
+
+/// Plays one half.
+pub(super) fn measure(attached: &Attached, task: &Task, side: &Side, way: MpWay) -> Result<Option<Sample>, TaskError> {
+    match way {
+        MpWay::Pair { measure, into_memory } => pair(attached, task, side, (measure, into_memory)),
+        MpWay::Collective { call, members } => collective(attached, task, call, members),
+    }
+}
+
+fn member(attached: &Attached, task: &Task, session: Session, rank: u32, size: u32) -> Result<Messages, TaskError> {
+    let half = size / 2;
+    let is_ours = |other: u32| (other < half) == (rank < half);
+    let place = |other: u32| if is_ours(other) { None } else { attached.other.clone() };
+    let nodes: Vec<Option<String>> = (0..size).map(place).collect();
+    let builder = Messages::among_nodes(session, &name(task.number, Role::Lead), rank, &nodes);
+    builder.timeout(PARTNER_WAIT).create().map_err(TaskError::vmmc)
+}
+
+/// Two members, and what they send.
+struct Pair {
+    messages: Messages,
+    other: u32,
+    message: Vec<u8>,
+    /// Where long messages land, if not in memory of any kind.
+    memory: Option<Memory>,
+}
+
+fn pair(
+    attached: &Attached,
+    task: &Task,
+    side: &Side,
+    (measure, into_memory): (Measure, bool),
+) -> Result<Option<Sample>, TaskError> {
+    let rank = u32::from(task.role == Role::Follow);
+    let messages = member(attached, task, attached.session.clone(), rank, 2)?;
+    let memory = into_memory.then(|| messages.memory(task.size)).transpose().map_err(TaskError::vmmc)?;
+    let mut pair = Pair { messages, other: 1 - rank, message: vec![1; task.size as usize], memory };
+    match (task.role, measure) {
+        (Role::Lead, Measure::Latency) => lead_pings(&mut pair, side, task.budget).map(Some),
+        (Role::Follow, Measure::Latency) => follow_pings(&mut pair, side).map(|()| None),
+        (Role::Lead, Measure::Bandwidth) => lead_flow(&mut pair, side, task.size, task.budget).map(Some),
+        (Role::Follow, Measure::Bandwidth) => follow_flow(&mut pair, side).map(|()| None),
+    }
+}
+
+impl Pair {
+    fn send_one(&self) -> Result<(), MpError> {
+        let world = self.messages.world();
+        match &self.memory {
+            Some(memory) => world.send(self.other, 1, &memory.range(0..memory.len())?),
+            None => world.send(self.other, 1, &self.message),
+        }
+    }
+
+    fn receive_one(&mut self) -> Result<(), MpError> {
+        let (world, select) = (self.messages.world(), Select::from(self.other).tag(1));
+        match &self.memory {
+            Some(memory) => world.receive(select, &memory.range(0..memory.len())?)?,
+            None => world.receive(select, &mut self.message)?,
+        };
+        Ok(())
+    }
+}
+
+impl Ping for Pair {
+    #[inline]
+    fn send(&mut self, _number: u64) -> Result<(), TaskError> {
+        self.send_one().map_err(TaskError::vmmc)
+    }
+
+    #[inline]
+    fn receive(&mut self, _number: u64) -> Result<(), TaskError> {
+        self.receive_one().map_err(TaskError::vmmc)
+    }
+}
+
+impl Flow for Pair {
+    fn push(&mut self, count: u64) -> Result<(), TaskError> {
+        (0..count).try_for_each(|_| self.send_one()).map_err(TaskError::vmmc)?;
+        let done = self.messages.world().receive(Select::from(self.other).tag(2), &mut [0; 0]);
+        done.map(drop).map_err(TaskError::vmmc)
+    }
+
+    fn pull(&mut self, count: u64) -> Result<(), TaskError> {
+        (0..count).try_for_each(|_| self.receive_one()).map_err(TaskError::vmmc)?;
+        self.messages.world().send(self.other, 2, b"").map_err(TaskError::vmmc)
+    }
+}
+
+fn collective(attached: &Attached, task: &Task, call: Collective, size: u32) -> Result<Option<Sample>, TaskError> {
+    let half = size / 2;
+    let ranks = if task.role == Role::Lead { 0..half } else { half..size };
+    std::thread::scope(|scope| {
+        let first = ranks.start;
+        let others: Vec<_> = ranks
+            .skip(1)
+            .map(|rank| {
+                let run = move || play(&member(attached, task, attached.another()?, rank, size)?, task, call);
+                scope.spawn(run)
+            })
+            .collect();
+        let sample = member(attached, task, attached.session.clone(), first, size)
+            .and_then(|messages| play(&messages, task, call));
+        for other in others {
+            other.join().map_err(|_| TaskError::Protocol("a member panicked".into()))??;
+        }
+        sample
+    })
+}
+
+/// One member: makes calls as often as the first one says, until it says no more.
+fn play(messages: &Messages, task: &Task, call: Collective) -> Result<Option<Sample>, TaskError> {
+    let world = messages.world();
+    let mut values = vec![1u64; (task.size as usize / 8).max(1)];
+    let mut bytes = vec![1u8; task.size as usize];
+    let mut once = || match call {
+        Collective::Barrier => world.barrier(),
+        Collective::Allreduce => world.allreduce(&mut values, Op::Max),
+        Collective::Broadcast => world.broadcast(0, &mut bytes),
+    };
+    let tell = |count: u64| {
+        let mut told = count.to_le_bytes();
+        world.broadcast(0, &mut told).map(|()| u64::from_le_bytes(told)).map_err(TaskError::vmmc)
+    };
+    if messages.rank() > 0 {
+        loop {
+            match tell(0)? {
+                0 => return Ok(None),
+                count => (0..count).try_for_each(|_| once()).map_err(TaskError::vmmc)?,
+            }
+        }
+    }
+    let mut times = Vec::new();
+    let mut run = |count: u64| -> Result<Duration, TaskError> {
+        tell(count)?;
+        times.clear();
+        let start = Instant::now();
+        for _ in 0..count {
+            let call = Instant::now();
+            once().map_err(TaskError::vmmc)?;
+            times.push(call.elapsed().as_nanos() as f64);
+        }
+        Ok(start.elapsed())
+    };
+    run(CALIBRATION_TRIPS)?;
+    let each = run(CALIBRATION_TRIPS)? / CALIBRATION_TRIPS as u32;
+    let fit = (task.budget.as_nanos() / each.as_nanos().max(1)) as u64;
+    run(fit.clamp(SAMPLES_MIN, SAMPLES_MAX.min(MESSAGES_MAX)))?;
+    let sample = Sample::latency(&mut times, 1.0);
+    tell(0)?;
+    Ok(sample)
+}
