@@ -208,6 +208,24 @@ impl Shared {
     /// Sends a message; on return its memory is free.
     #[inline]
     pub(crate) fn send(&self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<(), MpError> {
+        self.try_send(rank, context, tag, payload).map_err(|error| self.cause(error))
+    }
+
+    /// A member that has gone because another one has ended all is told as that.
+    #[cold]
+    fn cause(&self, error: MpError) -> MpError {
+        if !matches!(error, MpError::Gone { .. } | MpError::AllGone) {
+            return error;
+        }
+        let looked = self.lock().and_then(|mut engine| engine.take_all(&mut Direct::default()));
+        match looked {
+            Err(aborted @ MpError::Aborted { .. }) => aborted,
+            _ => error,
+        }
+    }
+
+    #[inline]
+    fn try_send(&self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<(), MpError> {
         let mut engine = self.lock()?;
         engine.check()?;
         engine.sends += 1;
@@ -251,6 +269,11 @@ impl Shared {
     /// Receives a message into the caller's memory.
     #[inline]
     pub(crate) fn receive(&self, pattern: Pattern, room: Room<'_>) -> Received {
+        self.try_receive(pattern, room).map_err(|error| self.cause(error))
+    }
+
+    #[inline]
+    fn try_receive(&self, pattern: Pattern, room: Room<'_>) -> Received {
         let mut engine = self.lock()?;
         engine.check()?;
         let len = room.len();
@@ -268,6 +291,16 @@ impl Shared {
 
     /// Sends one message and receives another, in whatever order the other member does it.
     pub(crate) fn exchange(
+        &self,
+        to: (u32, u32, u64),
+        payload: Payload<'_>,
+        pattern: Pattern,
+        room: Room<'_>,
+    ) -> Received {
+        self.try_exchange(to, payload, pattern, room).map_err(|error| self.cause(error))
+    }
+
+    fn try_exchange(
         &self,
         (rank, context, tag): (u32, u32, u64),
         payload: Payload<'_>,

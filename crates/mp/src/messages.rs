@@ -195,7 +195,7 @@ impl Messages {
             while !text.is_char_boundary(end) {
                 end -= 1;
             }
-            let said = Said::Abort { code, text: &text.as_bytes()[..end] };
+            let said = Said::Abort { of: self.rank() as u16, code, text: &text.as_bytes()[..end] };
             let others = (0..self.size()).filter(|rank| *rank != self.rank());
             others.for_each(|rank| engine.state.say(rank, &said));
             engine.state.pump();

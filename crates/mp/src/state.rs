@@ -204,9 +204,9 @@ impl State {
             Said::Withdrawn { send, was } => self.withdrawn(rank, send, was),
             Said::Taken { total } => self.taken_by(rank, total),
             Said::Bye => self.member_gone(rank, Gone::Left),
-            Said::Abort { code, text } => {
+            Said::Abort { of, code, text } => {
                 let text = String::from_utf8_lossy(text).into_owned();
-                self.aborted.get_or_insert(MpError::Aborted { rank, code, text });
+                self.aborted.get_or_insert(MpError::Aborted { rank: of.into(), code, text });
             }
             Said::Eager { .. } | Said::Part { .. } => unreachable!("`handle` has taken it"),
         }

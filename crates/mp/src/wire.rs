@@ -93,6 +93,8 @@ pub enum Said<'a> {
     Bye,
     /// A member ends all.
     Abort {
+        /// Who: this one, or one that it has heard it of.
+        of: u16,
         /// For the shell.
         code: i32,
         /// Why.
@@ -162,8 +164,8 @@ impl Said<'_> {
             Said::Withdrawn { send, was } => head(8, send, was.into()),
             Said::Taken { total } => head(9, 0, total),
             Said::Bye => head(10, 0, 0),
-            Said::Abort { code, text } => {
-                head(11, code as u32, 0);
+            Said::Abort { of, code, text } => {
+                head(11, code as u32, of.into());
                 out.tail(text);
             }
         }
@@ -194,7 +196,9 @@ impl Said<'_> {
             (8, 0 | 1, 0) => Said::Withdrawn { send: word, was: long == 1 },
             (9, total, 0) if word == 0 => Said::Taken { total },
             (10, 0, 0) if word == 0 => Said::Bye,
-            (11, 0, len) if len <= ABORT_TEXT_BYTES_MAX => Said::Abort { code: word as i32, text: rest },
+            (11, of, len) if len <= ABORT_TEXT_BYTES_MAX && of <= u16::MAX.into() => {
+                Said::Abort { of: of as u16, code: word as i32, text: rest }
+            }
             _ => return None,
         };
         Some((rank, said))
@@ -228,7 +232,7 @@ mod tests {
             Said::Withdrawn { send: 3, was: true },
             Said::Taken { total: 1 << 50 },
             Said::Bye,
-            Said::Abort { code: -3, text: inline },
+            Said::Abort { of: 1000, code: -3, text: inline },
         ]
     }
 

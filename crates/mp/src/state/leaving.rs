@@ -6,7 +6,7 @@
 
 use super::State;
 use crate::error::{Gone, MpError};
-use crate::limits::{LAST_MESSAGES, MEMBERS_LOOK};
+use crate::limits::{ABORT_TEXT_BYTES_MAX, LAST_MESSAGES, MEMBERS_LOOK};
 use crate::matching::Pattern;
 use crate::wire::Said;
 use std::time::Duration;
@@ -115,12 +115,24 @@ impl State {
         all.then_some(MpError::AllGone)
     }
 
-    /// Says goodbye to those that there is a connection to; nobody waits for room.
+    /// Says goodbye to those that there is a connection to; nobody waits for room. After an abort
+    /// it passes that on instead, so that nobody learns of its consequences first.
     pub(crate) fn say_goodbye(&mut self) {
         self.connecting.end();
+        let aborted = self.aborted.clone();
+        let said = match &aborted {
+            Some(MpError::Aborted { rank, code, text }) => {
+                let mut end = text.len().min(ABORT_TEXT_BYTES_MAX);
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                Said::Abort { of: *rank as u16, code: *code, text: &text.as_bytes()[..end] }
+            }
+            _ => Said::Bye,
+        };
         for rank in 0..self.peers.len() as u32 {
             if rank != self.rank && self.is_connected(rank) {
-                self.say(rank, &Said::Bye);
+                self.say(rank, &said);
             }
         }
         self.pump();
