@@ -5,6 +5,7 @@
 use crate::limits::{IDS_MAX, PTYPE_MAX, TYPE_MAX};
 use thiserror::Error;
 use vmmc::{ErrorKind, Kind};
+use vmmc_job::LaunchError;
 use vmmc_mp::MpError;
 
 /// Why a call of NX failed.
@@ -79,6 +80,63 @@ pub enum NxError {
         /// Bytes that there were for it.
         room: u64,
     },
+    /// A handler runs for too long.
+    #[error("a handler of a message runs for more than {seconds} s; it must return")]
+    HandlerRuns {
+        /// How long it was waited for, seconds.
+        seconds: u64,
+    },
+    /// The process controls an application, and is none of its nodes.
+    #[error(
+        "this process controls an application and is none of its nodes; only what nx_nfork or nx_load started exchanges messages"
+    )]
+    Controls,
+    /// The process is no part of an application.
+    #[error(
+        "this process is no part of an application; start it with `vmmc run -n N -- PROGRAM`, or call nx_initve and nx_nfork"
+    )]
+    NoApplication,
+    /// An application was started already.
+    #[error("this process has started an application already, or is a node of one; one process starts one application")]
+    Started,
+    /// No application was started.
+    #[error("this process has started no application; nx_nfork and nx_load do")]
+    NotStarted,
+    /// A list of nodes makes no sense.
+    #[error("a list of {len} nodes for an application of {count}; each node may be in it once")]
+    List {
+        /// Its length.
+        len: u64,
+        /// Nodes of the application.
+        count: u32,
+    },
+    /// A process of an application could not be started.
+    #[error("node {node} was not started: {why}")]
+    Process {
+        /// Which.
+        node: u32,
+        /// Why.
+        why: String,
+    },
+    /// What the starting process has said in the environment makes no sense.
+    #[error("{variable} is {value:?}; nx_nfork sets it, so unset it")]
+    Environment {
+        /// Which variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The system has no thread for this.
+    #[error("a thread for {what}: {why}")]
+    Thread {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The application could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// Members of the job could not be had, or a message was not sent or received.
     #[error(transparent)]
     Messages(#[from] MpError),
@@ -89,6 +147,10 @@ impl Kind for NxError {
         match self {
             NxError::Node { .. } | NxError::NoProcess { .. } | NxError::TooLong { .. } => ErrorKind::OutOfBounds,
             NxError::IdsUsedUp => ErrorKind::Full,
+            NxError::HandlerRuns { .. } => ErrorKind::TimedOut,
+            NxError::Process { .. } => ErrorKind::Failed,
+            NxError::Thread { .. } => ErrorKind::System,
+            NxError::Launch(error) => error.kind(),
             NxError::Messages(error) => error.kind(),
             _ => ErrorKind::Invalid,
         }

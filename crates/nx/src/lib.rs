@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  csend(type, bytes, node, ptype) ──▶ tag = type, own ptype, other's ptype ──▶ vmmc-mp ──▶ crecv(typesel, …)
+//!  hsend, hrecv ──▶ handler, on a thread of the library, unless masktrap says no
 //!  isend, irecv ──▶ id ──▶ msgwait, msgdone, msgignore, msgcancel, msgmerge
 //! ```
 //!
@@ -26,16 +27,19 @@
 
 #![forbid(unsafe_code)]
 
+mod application;
 mod asynchronous;
 mod clock;
 mod copies;
 mod error;
 mod global;
+mod handlers;
 pub mod limits;
 mod nx;
 mod pending;
 mod select;
 
+pub use application::{Application, Partition};
 pub use clock::{dclock, mclock};
 pub use error::NxError;
 pub use nx::Nx;

@@ -28,3 +28,15 @@ pub const LEAVE_TIME: Duration = Duration::from_secs(60);
 pub const PAUSE_MIN: Duration = Duration::from_micros(20);
 /// Longest such pause.
 pub const PAUSE_MAX: Duration = Duration::from_micros(500);
+/// How long `masktrap`, and a process that ends, wait for a handler that runs, unless
+/// [`Nx::handler_time`](crate::Nx::handler_time) says otherwise.
+pub const HANDLER_TIME: Duration = Duration::from_secs(60);
+/// First pause between two looks at messages that have handlers; it doubles up to [`PAUSE_MAX`].
+pub const HANDLER_PAUSE_MIN: Duration = Duration::from_micros(20);
+/// How long the thread that runs handlers sleeps while there are none; it is woken for the next
+/// one.
+pub const HANDLER_IDLE: Duration = Duration::from_secs(10);
+/// How long the processes of an application may take until they run.
+pub const START_TIME: Duration = Duration::from_secs(60);
+/// How long a thread leaves the end of the program to another one that has begun it.
+pub const ABORT_TIME: Duration = Duration::from_secs(5);

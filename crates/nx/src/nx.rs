@@ -3,13 +3,16 @@
 //! Invariant: every number that a program gives is checked before anything happens. No lock is held
 //! while a call waits.
 
+use crate::application;
 use crate::copies::Copies;
 use crate::error::NxError;
+use crate::handlers::Handlers;
 use crate::limits::{FLUSHED_MAX, LEAVE_TIME, PAUSE_MAX, PAUSE_MIN};
 use crate::pending::Ids;
 use crate::select::{ANY, Info, Nodes, ptype_of, tag};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use vmmc_job::JobError;
 use vmmc_mp::limits::EAGER_BYTES_MAX;
 use vmmc_mp::{Group, Messages, MpError, Select, Status};
 
@@ -41,6 +44,8 @@ use vmmc_mp::{Group, Messages, MpError, Select, Status};
 /// ```
 pub struct Nx {
     pub(crate) inner: Arc<Inner>,
+    /// It is no handler's.
+    owner: bool,
 }
 
 pub(crate) struct Inner {
@@ -50,22 +55,38 @@ pub(crate) struct Inner {
     pub(crate) ids: Mutex<Ids>,
     copies: Mutex<Copies>,
     last: Mutex<Info>,
+    pub(crate) handlers: Arc<Handlers>,
 }
 
 impl Nx {
-    /// The process that `vmmc run` has started.
+    /// The process that `vmmc run` or [`Application`](crate::Application) has started.
     ///
     /// # Errors
-    /// [`NxError`]: for instance that nobody has started it so.
+    /// [`NxError::NoApplication`]: nobody has started it so.
     pub fn attach() -> Result<Nx, NxError> {
-        Ok(Nx::over(Messages::attach()?))
+        let messages = Messages::attach().map_err(|error| match error {
+            MpError::Job(JobError::NoJob { .. }) => NxError::NoApplication,
+            error => error.into(),
+        })?;
+        let (nodes, ptype) = application::place(messages.size())?;
+        Ok(Nx::new(messages, nodes, ptype))
     }
 
     /// A process of those that exchange these messages: its node is its rank, its process type 0.
     pub fn over(messages: Messages) -> Nx {
         let nodes = Nodes::all(messages.size());
-        let (ids, copies, last) = Default::default();
-        Nx { inner: Arc::new(Inner { messages, nodes, ptype: AtomicU16::new(0), ids, copies, last }) }
+        Nx::new(messages, nodes, 0)
+    }
+
+    fn new(messages: Messages, nodes: Nodes, ptype: u16) -> Nx {
+        let (ids, copies, last, handlers) = Default::default();
+        let inner = Inner { messages, nodes, ptype: AtomicU16::new(ptype), ids, copies, last, handlers };
+        Nx { inner: Arc::new(inner), owner: true }
+    }
+
+    /// For a handler.
+    pub(crate) fn lent(inner: Arc<Inner>) -> Nx {
+        Nx { inner, owner: false }
     }
 
     /// Node of this process.
@@ -294,6 +315,14 @@ impl Inner {
                 Err(NxError::TooLong { ty: info.ty, node: info.node, len, room })
             }
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Nx {
+    fn drop(&mut self) {
+        if self.owner {
+            self.inner.end_handlers();
         }
     }
 }

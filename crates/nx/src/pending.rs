@@ -10,9 +10,24 @@ use std::sync::Arc;
 use vmmc_mp::{MpError, Request, Status};
 
 /// Memory for a message: `Vec<u8>` of its length, `Box<[u8]>`, or a type of one's own.
-pub trait Buffer: AsRef<[u8]> + AsMut<[u8]> + Send + 'static {}
+pub trait Buffer: Send + 'static {
+    /// It.
+    fn bytes(&self) -> &[u8];
+    /// It, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// A message was received into it.
+    fn received(&mut self, _info: &Info) {}
+}
 
-impl<T: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> Buffer for T {}
+impl<T: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> Buffer for T {
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.as_mut()
+    }
+}
 
 /// What is sent while a call goes on: `Vec<u8>`, `&'static [u8]`, or a type of one's own.
 pub trait Payload: AsRef<[u8]> + Send + Sync + 'static {}
@@ -24,13 +39,13 @@ pub(crate) struct Room(pub(crate) Box<dyn Buffer>);
 
 impl AsRef<[u8]> for Room {
     fn as_ref(&self) -> &[u8] {
-        (*self.0).as_ref()
+        self.0.bytes()
     }
 }
 
 impl AsMut<[u8]> for Room {
     fn as_mut(&mut self) -> &mut [u8] {
-        (*self.0).as_mut()
+        self.0.bytes_mut()
     }
 }
 
@@ -51,6 +66,11 @@ pub struct Done {
 }
 
 impl Done {
+    fn push(&mut self, info: Info, mut room: Room) {
+        room.0.received(&info);
+        self.received.push((info, room.0));
+    }
+
     /// What was received; none: it was sends only.
     pub fn info(&self) -> Option<Info> {
         self.received.last().map(|(info, _)| *info)
@@ -58,7 +78,7 @@ impl Done {
 
     /// The bytes that were received: of a merged id, those of its last message.
     pub fn bytes(&self) -> &[u8] {
-        self.received.last().map_or(&[], |(info, buffer)| &(**buffer).as_ref()[..info.count as usize])
+        self.received.last().map_or(&[], |(info, buffer)| &buffer.bytes()[..info.count as usize])
     }
 
     /// All messages that were received, with their buffers.
@@ -111,10 +131,9 @@ impl Pending {
             let result = match &mut part {
                 Part::Send(request) => request.test().map(|done| done.is_some()).map_err(|e| told(Err(e)).err()),
                 Part::Receive(request) => match request.test() {
-                    Ok(Some((status, room))) => told(Ok(status))
-                        .map(|info| self.done.received.push((info, room.0)))
-                        .map_err(Some)
-                        .map(|()| true),
+                    Ok(Some((status, room))) => {
+                        told(Ok(status)).map(|info| self.done.push(info, room)).map_err(Some).map(|()| true)
+                    }
                     Ok(None) => Ok(false),
                     Err(error) => Err(told(Err(error)).err()),
                 },
@@ -138,7 +157,7 @@ impl Pending {
                     }
                 }
                 Part::Receive(request) => match request.wait() {
-                    Ok((status, room)) => self.done.received.push((told(Ok(status))?, room.0)),
+                    Ok((status, room)) => self.done.push(told(Ok(status))?, room),
                     Err(error) => drop(told(Err(error))?),
                 },
             }

@@ -45,6 +45,11 @@ impl Nodes {
         Nodes { by_rank: (0..count).collect(), count }
     }
 
+    /// Processes on some of the nodes only, in their order.
+    pub(crate) fn some(by_rank: Vec<u32>, count: u32) -> Nodes {
+        Nodes { by_rank, count }
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.count
     }

@@ -288,3 +288,37 @@ fn a_process_that_leaves_is_an_error_of_those_who_wait_for_it_and_its_messages_c
         assert!(matches!(gone, NxError::Messages(MpError::Gone { rank: 1, .. })), "{gone}");
     });
 }
+
+/// A buffer that counts what it is told.
+struct Counted(Vec<u8>, std::sync::Arc<std::sync::Mutex<Vec<Info>>>);
+
+impl vmmc_nx::Buffer for Counted {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn received(&mut self, info: &Info) {
+        self.1.lock().expect("no panic while it is held").push(*info);
+    }
+}
+
+#[test]
+fn a_buffer_is_told_once_of_its_message_whoever_asks() {
+    run(1, 1, |nx| {
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        for (ty, looks) in [(1, true), (2, false)] {
+            let id = nx.irecv(ty, Counted(vec![0; 9], told.clone())).expect("it begins");
+            nx.csend(ty, b"four", 0, 0).expect("it is sent");
+            while looks && nx.msgdone(id).expect("it is known").is_none() {}
+            if !looks {
+                assert_eq!(nx.msgwait(id).expect("it comes").bytes(), b"four");
+            }
+        }
+        let info = |ty| Info { ty, count: 4, node: 0, ptype: 0 };
+        assert_eq!(*told.lock().expect("no panic while it is held"), [info(1), info(2)]);
+    });
+}
