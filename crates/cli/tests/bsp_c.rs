@@ -7,7 +7,7 @@ mod common;
 #[path = "../../../bindings/bsp/link.rs"]
 mod link;
 
-use common::{Node, command, text};
+use common::{Node, command, text, unique};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -49,11 +49,11 @@ fn library() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// Makes a program of one source.
+/// Makes a program of one source, in a file of its own: another test may run it meanwhile.
 fn program(source: &str) -> Option<String> {
     let made = library()?;
-    let name = Path::new(source).file_stem().expect("it has a name");
-    let to = made.join(name);
+    let name = Path::new(source).file_stem().expect("it has a name").to_string_lossy();
+    let to = made.join(unique(&name));
     let mut compile = link::compiler();
     compile.args(["-std=c99", "-D_DEFAULT_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
     compile.arg(folder().join("include")).arg("-o").arg(&to).arg(folder().join(source)).arg("-L").arg(made);
