@@ -3,6 +3,7 @@
 //! Invariant: nothing here knows what it is called for; an error is that of the kernel.
 
 pub mod aio;
+pub mod pipes;
 pub mod tcp;
 pub mod threads;
 pub mod zero_copy;

@@ -4,6 +4,7 @@
 
 use crate::channel::{ChannelError, wait_fd};
 use crate::handshake::{announce_sleep, must_wake, retract_sleep};
+use crate::os::pipes::write_quietly;
 use crate::wait::Deadline;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -82,10 +83,10 @@ impl WakeSender {
     }
 
     /// Wakes the receiver. A full pipe has woken it already; a receiver that is gone needs no
-    /// waking.
+    /// waking, and its end is no signal to the program.
     pub fn wake(&self) {
         loop {
-            match rustix::io::write(&self.0, &[1]) {
+            match write_quietly(&self.0, &[1]) {
                 Err(Errno::INTR) => continue,
                 _ => return,
             }
