@@ -10,7 +10,7 @@ use crate::handlers::Handlers;
 use crate::limits::{FLUSHED_MAX, LEAVE_TIME, PAUSE_MAX, PAUSE_MIN};
 use crate::pending::Ids;
 use crate::select::{ANY, Info, Nodes, ptype_of, tag};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_job::JobError;
 use vmmc_mp::limits::EAGER_BYTES_MAX;
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     copies: Mutex<Copies>,
     last: Mutex<Info>,
     pub(crate) handlers: Arc<Handlers>,
+    /// What was sent has gone, for the process ends.
+    left: AtomicBool,
 }
 
 impl Nx {
@@ -79,9 +81,30 @@ impl Nx {
     }
 
     fn new(messages: Messages, nodes: Nodes, ptype: u16) -> Nx {
-        let (ids, copies, last, handlers) = Default::default();
-        let inner = Inner { messages, nodes, ptype: AtomicU16::new(ptype), ids, copies, last, handlers };
+        let (ids, copies, last, handlers, left) = Default::default();
+        let inner = Inner { messages, nodes, ptype: AtomicU16::new(ptype), ids, copies, last, handlers, left };
         Nx { inner: Arc::new(inner), owner: true }
+    }
+
+    /// Waits until what this process has sent has gone, up to a minute, as the end of its `Nx`
+    /// does; handlers that have not run will not. For a process that ends while another thread is
+    /// in a call: then its `Nx` has no end of its own. What is called later still works, without
+    /// that.
+    ///
+    /// ```no_run
+    /// let nx = std::sync::Arc::new(vmmc_nx::Nx::attach()?);
+    /// let other = nx.clone();
+    /// std::thread::spawn(move || other.cprobe(vmmc_nx::ANY));
+    /// nx.csend(1, b"the last one", 0, 0)?;
+    /// nx.leave();
+    /// std::process::exit(0)
+    /// # ; Ok::<(), vmmc_nx::NxError>(())
+    /// ```
+    pub fn leave(&self) {
+        if !self.inner.left.swap(true, Ordering::SeqCst) {
+            self.inner.end_handlers();
+            self.inner.flush();
+        }
     }
 
     /// For a handler.
@@ -322,20 +345,24 @@ impl Inner {
 impl Drop for Nx {
     fn drop(&mut self) {
         if self.owner {
-            self.inner.end_handlers();
+            self.leave();
         }
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
+impl Inner {
+    /// What was sent goes. Locks are held one at a time: other threads may still make calls.
+    fn flush(&self) {
         let session = self.messages.session();
         let until = session.deadline(LEAVE_TIME);
         let mut pause = PAUSE_MIN;
         while session.deadline(std::time::Duration::ZERO) < until {
-            let mut copies = locked(&self.copies);
-            copies.sweep();
-            let left = !copies.is_empty() || locked(&self.ids).sends_left(&|result| self.told(result));
+            let copied = {
+                let mut copies = locked(&self.copies);
+                copies.sweep();
+                !copies.is_empty()
+            };
+            let left = copied || locked(&self.ids).sends_left(&|result| self.told(result));
             if !left || self.messages.poll().is_err() {
                 break;
             }
