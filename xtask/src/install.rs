@@ -5,7 +5,7 @@
 //! removed. What is installed names the prefix, not the folder that a packager stages it in.
 
 use crate::steps::cargo;
-use crate::{bsp, c, onc, root, target_folder};
+use crate::{bsp, c, nx, onc, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -97,11 +97,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 
 fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String> {
     let mut command = cargo(&["build", "--locked", "--profile", profile]);
-    command.args(["vmmc-c", "vmmc-onc", "vmmc-bsp-c"].iter().flat_map(|name| ["--package", name]));
+    command.args(["vmmc-c", "vmmc-onc", "vmmc-bsp-c", "vmmc-nx-c"].iter().flat_map(|name| ["--package", name]));
     if part == Part::All {
         command.args(["--package", "vmmc-cli", "--package", "vmmc-preload"]);
     }
-    // One build of all three, so the C library's nodes get it too.
+    // One build of all, so the C library's nodes get it too.
     let features = features.into_iter().flat_map(|list| list.split([',', ' '])).filter(|name| !name.is_empty());
     for feature in features {
         if part == Part::C {
@@ -121,6 +121,10 @@ pub(crate) fn install(tree: &mut Tree, part: Part, profile: &str) -> Result<usiz
         Err(why) => println!("{why}"),
     }
     match bsp::install(tree, profile)? {
+        Ok(more) => pages += more,
+        Err(why) => println!("{why}"),
+    }
+    match nx::install(tree, profile)? {
         Ok(more) => pages += more,
         Err(why) => println!("{why}"),
     }
@@ -474,6 +478,7 @@ mod tests {
             "crates/job/src",
             "bindings/c/include",
             "bindings/bsp/include",
+            "bindings/nx/include",
             "bindings/onc",
             "bindings/python",
         ];

@@ -14,6 +14,7 @@ mod man;
 #[cfg(test)]
 mod man_kinds;
 mod man_statuses;
+mod nx;
 mod onc;
 mod printed;
 mod python;
@@ -57,6 +58,7 @@ cargo xtask install --uninstall --prefix DIR [--destdir DIR]
                               take all of that away again
 cargo xtask install-c --prefix DIR [...]
                               install the C library alone: header, libraries, pkg-config and CMake files, man pages, examples;
+                              with a compiler also libvmmc_bsp and libvmmc_nx, for BSPlib and NX,
                               with libtirpc also libvmmc_onc, for programs of ONC RPC";
 
 fn main() -> ExitCode {

@@ -100,6 +100,12 @@ struct Library {
 fn pages_of(library: &Library, header: &str, version: &str) -> Vec<Page> {
     let functions = functions(header);
     let mut pages: Vec<Page> = functions.iter().map(|f| page_of(library, header, version, f, &functions)).collect();
+    pages.push(overview_of(library, header, version, &functions.iter().collect::<Vec<_>>()));
+    pages
+}
+
+/// The page of a whole library.
+fn overview_of(library: &Library, header: &str, version: &str, functions: &[&Function]) -> Page {
     let (name, file, what) = (library.name, library.header, library.what);
     let mut text = head(name, 7, version);
     let _ = write!(
@@ -109,11 +115,71 @@ fn pages_of(library: &Library, header: &str, version: &str) -> Vec<Page> {
     let comment = header.split("*/").next().unwrap_or_default().trim_start_matches("/*");
     text.push_str(&paragraphs(comment.lines()).iter().map(|p| escape(p) + "\n").collect::<Vec<_>>().join(".PP\n"));
     text.push_str(".SH CALLS\n");
-    for function in &functions {
+    for function in functions {
         let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary(function)));
     }
-    pages.push(Page { name: name.into(), section: 7, text });
+    Page { name: name.into(), section: 7, text }
+}
+
+/// The pages of NX: one for both forms of a call, without the other calls, which are many.
+pub(crate) fn pages_of_nx(header: &str, version: &str) -> Vec<Page> {
+    let library = Library { name: "vmmc_nx", header: "nx.h", what: "the message passing of NX" };
+    let functions = functions(header);
+    let pairs = pairs(header);
+    let plain: Vec<&Function> = functions.iter().filter(|f| pairs.iter().all(|(quiet, _)| *quiet != f.name)).collect();
+    let mut pages: Vec<Page> = Vec::new();
+    for function in &plain {
+        let name = &function.name;
+        let quiet = functions.iter().find(|other| other.name.strip_prefix('_') == Some(name));
+        let mut text = head(name, 3, version);
+        let _ = write!(text, ".SH NAME\n{name} \\- {}\n.SH SYNOPSIS\n.nf\n", escape(summary(function)));
+        let _ = write!(text, "\\fB#include <{}>\\fR\n\n", library.header);
+        for form in [Some(*function), quiet].into_iter().flatten() {
+            let _ = writeln!(text, "{}", escape(&form.declaration));
+        }
+        let paragraphs: Vec<String> = function.comment.iter().map(|p| escape(p)).collect();
+        let _ = writeln!(text, ".fi\n.SH DESCRIPTION\n{}", paragraphs.join("\n.PP\n"));
+        for (definition, comment) in pointers(header, &function.declaration) {
+            let _ = write!(text, ".PP\n.nf\n{}\n.fi\n{}\n", escape(definition), escape(&comment));
+        }
+        if let Some(quiet) = quiet {
+            let _ = write!(
+                text,
+                ".SH ERRORS\nAn error ends all processes of the application, after a message.\n.TP\n.B {}\n{}\n.PP\n.BR {} (7)\nhas the values of errno.\n",
+                quiet.name,
+                escape(&quiet.comment.join(" ")),
+                library.name
+            );
+        }
+        let _ = writeln!(text, ".SH SEE ALSO\n.BR {} (7),\n.BR nx_perror (3)", library.name);
+        pages.push(Page { name: name.clone(), section: 3, text });
+    }
+    pages.push(overview_of(&library, header, version, &plain));
     pages
+}
+
+/// Calls whose name begins with an underscore, each with the one that it is a form of.
+pub(crate) fn pairs(header: &str) -> Vec<(String, String)> {
+    let names = functions(header).into_iter().map(|function| function.name);
+    names.filter_map(|name| name.strip_prefix('_').map(|plain| (name.clone(), plain.to_string()))).collect()
+}
+
+/// Types of functions that a declaration names: their definition, and its comment.
+fn pointers<'a>(header: &'a str, declaration: &str) -> Vec<(&'a str, String)> {
+    let mut found = Vec::new();
+    let mut comment = String::new();
+    let mut lines = header.lines();
+    while let Some(line) = lines.next() {
+        if line == "/**" {
+            comment = paragraphs(lines.by_ref().take_while(|line| line.trim() != "*/")).join(" ");
+        } else if let Some((_, rest)) = line.strip_prefix("typedef ").and_then(|rest| rest.split_once("(*")) {
+            let name = rest.split(')').next().unwrap_or_default();
+            if declaration.contains(&format!("{name} ")) {
+                found.push((line, comment.clone()));
+            }
+        }
+    }
+    found
 }
 
 fn page_of(library: &Library, header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
@@ -335,6 +401,30 @@ mod tests {
         for page in pages.iter().filter(|page| page.section == 3) {
             assert!(page.name.starts_with("bsp_") && page.text.contains("<bsp.h>"), "{}", page.name);
             assert!(page.text.split(".SH DESCRIPTION\n").nth(1).is_some_and(|text| text.len() > 100), "{}", page.name);
+        }
+    }
+
+    #[test]
+    fn every_call_of_nx_has_a_page_with_both_of_its_forms() {
+        let header = crate::nx::header().expect("it is in the tree");
+        let (pages, pairs) = (pages_of_nx(&header, "1"), pairs(&header));
+        assert_eq!(
+            (pages.len(), pairs.len()),
+            (pairs.len() + 2, 62),
+            "nx_perror has one form, and there is vmmc_nx(7)"
+        );
+        for (quiet, plain) in &pairs {
+            let page = pages.iter().find(|page| page.name == *plain).expect("a page");
+            assert!(page.text.contains(&format!(" {plain}(")) && page.text.contains(&format!(" {quiet}(")), "{plain}");
+            assert!(page.text.contains(&format!(".B {quiet}\nAs {plain}(), but an error does not end")), "{plain}");
+        }
+        let find = |name: &str| pages.iter().find(|page| page.name == name).expect("a page").text.as_str();
+        assert!(
+            find("hrecv").contains("typedef void (*nx_handler)(long type") && !find("hrecv").contains("nx_xhandler")
+        );
+        assert!(find("vmmc_nx").contains("EMSGSIZE") && find("gopf").contains("less certain than for most calls"));
+        for (name, section) in pages.iter().flat_map(|page| references(&page.text)) {
+            assert!(pages.iter().any(|page| page.name == name && page.section.to_string() == section), "{name}");
         }
     }
 

@@ -51,6 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
     ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
+    ("vmmc-nx-c", &["vmmc", "vmmc-nx"]),
     ("vmmc-onc", &["onc-rpc", "vmmc", "vmmc-host", "vmmc-rpc"]),
     ("vmmc-bsp-c", &["vmmc-bsp", "vmmc-job"]),
     ("xtask", &[]),
@@ -58,7 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// Folders of crates that may contain `unsafe`.
 const UNSAFE_CRATES: &[&str] =
-    &["crates/host", "crates/preload", "bindings/bsp", "bindings/c", "bindings/onc", "bindings/python"];
+    &["crates/host", "crates/preload", "bindings/bsp", "bindings/c", "bindings/nx", "bindings/onc", "bindings/python"];
 
 /// Tools of tests with other licences, which are in nothing that is shipped.
 const TEST_TOOLS: &[(&str, &str)] = &[("cbindgen", "MPL-2.0")];
