@@ -151,11 +151,10 @@ impl ReceiverBuilder {
         // The header is there before anybody can find it.
         let region = Region::create(bytes).map_err(vmmc::BufferError::from)?;
         let table = layout.first_table();
-        let outside = "the layout was checked against the length";
         let entries: Vec<u8> = table.iter().flat_map(|page| page.to_le_bytes()).collect();
-        region.write(layout.table_at(), &entries).expect(outside);
+        region.write(layout.table_at(), &entries).expect("the layout was checked");
         for (index, word) in layout.encode().into_iter().enumerate() {
-            region.word(8 * index as u64).expect(outside).store(word, Ordering::Release);
+            region.word(8 * index as u64).expect("the layout was checked").store(word, Ordering::Release);
         }
         let export = self.session.export_region(region).name(&self.name).rights(Rights::ALL);
         let memory = export.access(self.access.clone()).mappable(self.mappable).create()?;
