@@ -93,6 +93,17 @@ const RATIOS: &[Ratio] = &[
     ("bandwidth", At("vmmc", "two-nodes", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(0.6)),
     ("bandwidth", At("vmmc-plain", "embedded", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(1.1)),
     ("bandwidth", At("vmmc", "embedded", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(0.6)),
+    // The first row of a size is the message into memory that the receiver chose, and the first
+    // rate.
+    ("mp", At("vmmc", "same-node", 8), At("cache-line", "limit", 8), Bound::AtMost(2.5)),
+    ("mp", At("vmmc", "same-node", 8), At("ucx-tag-shm", "tool", 8), Bound::AtMost(0.75)),
+    ("mp", At("vmmc", "same-node", 8), At("mpi", "tool", 8), Bound::AtMost(0.75)),
+    ("mp", At("vmmc", "same-node", 8), At("ucx-tag-shm", "tool", 8), Bound::AtLeast(1.3)),
+    ("mp", At("vmmc", "same-node", 8), At("mpi", "tool", 8), Bound::AtLeast(1.3)),
+    ("mp", At("vmmc", "same-node", KIB64), At("ucx-tag-shm", "tool", KIB64), Bound::AtMost(1.0)),
+    ("mp", At("vmmc", "same-node", KIB64), At("mpi", "tool", KIB64), Bound::AtMost(1.0)),
+    ("mp", At("vmmc", "same-node", MIB), At("ucx-tag-shm", "tool", MIB), Bound::AtMost(1.0)),
+    ("mp", At("vmmc", "same-node", MIB), At("mpi", "tool", MIB), Bound::AtMost(1.0)),
     // Both are what 30 us were where passing a descriptor took 14 us.
     ("import", At("vmmc", "same-node", 4096), At("pass-fd", "limit", 4096), Bound::AtMost(2.1)),
     ("fetch", At("vmmc", "two-nodes", 8), At("vmmc-send", "two-nodes", 8), Bound::AtMost(2.2)),
