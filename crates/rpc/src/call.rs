@@ -12,6 +12,7 @@ use crate::link::{BulkResult, Link, NO_BULK};
 use crate::server::Shared;
 use crate::wire::{Request, Status};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc::{AccessError, Frame, Sender, Source};
 use vmmc_host::{Deadline, Nanos};
@@ -128,9 +129,11 @@ impl Call {
         self.came.deadline.left(self.shared.now()).unwrap_or_default()
     }
 
-    /// Whether the caller has withdrawn it: a handler that works for long looks now and then.
+    /// Whether the caller has withdrawn it, or nobody can any more, for the server or its node has
+    /// gone: a handler that works for long looks now and then.
     pub fn is_cancelled(&self) -> bool {
-        self.shared.is_here() && self.shared.admission().is_withdrawn(&self.name())
+        let over = || self.shared.over.load(Ordering::Acquire);
+        self.shared.is_here() && (over() || self.shared.admission().is_withdrawn(&self.name()))
     }
 
     /// Who sent it here: the caller, or the server that has passed it on. The node vouches for it.

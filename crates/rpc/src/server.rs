@@ -88,7 +88,10 @@ pub(crate) struct Shared {
     delegates: Mutex<HashMap<u64, Weak<Inner>>>,
     queue: Mutex<VecDeque<Call>>,
     queued: Condvar,
+    /// No call is begun any more.
     stop: AtomicBool,
+    /// Nothing is taken any more: no handler runs either, or the node has gone.
+    pub(crate) over: AtomicBool,
     signals: Arc<Signals>,
     pub(crate) figures: ServerFigures,
 }
@@ -205,6 +208,7 @@ impl ServerBuilder {
             queue: Mutex::default(),
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             signals: Arc::default(),
             figures,
         });
@@ -272,15 +276,16 @@ impl Server {
             return None;
         }
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.session.wake_waits();
-        let ended = self.loop_thread.take().and_then(|thread| thread.join().ok()).flatten();
         self.shared.queue().drain(..).for_each(Call::forget);
         self.shared.queued.notify_all();
         for thread in self.threads.drain(..) {
-            // A handler that panicked has said so on stderr already.
+            // Meanwhile the loop goes on: a handler may wait for its caller to withdraw, or to go.
+            // One that panicked has said so on stderr already.
             let _ = thread.join();
         }
-        ended
+        self.shared.over.store(true, Ordering::Release);
+        self.shared.session.wake_waits();
+        self.loop_thread.take().and_then(|thread| thread.join().ok()).flatten()
     }
 }
 
@@ -436,13 +441,15 @@ pub(crate) struct Serving {
 
 impl Serving {
     fn run(mut self) -> Option<WaitError> {
-        self.serve()
+        let ended = self.serve();
+        self.shared.over.store(true, Ordering::Release);
+        ended
     }
 
     fn serve(&mut self) -> Option<WaitError> {
         now_takes_calls();
         let mut message = vmmc::Message::default();
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.shared.over.load(Ordering::Acquire) {
             let pushing = self.shared.signals.push.load(Ordering::Relaxed);
             let now = self.shared.now();
             self.look_now_and_then(now);
@@ -455,8 +462,8 @@ impl Serving {
             let until = Deadline(now + wait);
             // While messages come, the clock is looked at now and then.
             for _ in 0..MESSAGES_PER_LOOK {
-                let stopped = || self.shared.stop.load(Ordering::Acquire);
-                match self.endpoint.wait_into_unless(&mut message, until, stopped) {
+                let over = || self.shared.over.load(Ordering::Acquire);
+                match self.endpoint.wait_into_unless(&mut message, until, over) {
                     Ok(true) => self.take(&mut message),
                     Ok(false) => return None,
                     Err(WaitError::TimedOut { .. }) => break,
@@ -568,6 +575,9 @@ impl Serving {
     }
 
     fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: Body) {
+        if self.shared.stop.load(Ordering::Acquire) {
+            return;
+        }
         if head.method == PING_METHOD {
             link.answer(head.id, Status::NoMethod, b"");
             return;

@@ -177,6 +177,32 @@ fn a_full_queue_is_busy_and_calls_that_are_late_or_withdrawn_are_not_begun() {
 }
 
 #[test]
+fn a_server_that_ends_lets_its_handlers_see_who_withdraws() {
+    everywhere(|nodes, caller| {
+        let (begun, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (begins, sees) = (begun.clone(), seen.clone());
+        let patient = move |call: Call| {
+            begins.fetch_add(1, Ordering::SeqCst);
+            let until = Instant::now() + LONG;
+            while !call.is_cancelled() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sees.fetch_add(u64::from(call.is_cancelled()), Ordering::SeqCst);
+        };
+        let server = Server::new(&nodes.attach(0), "patient").threads(1).serve(patient).unwrap();
+        let client = connect(nodes, caller, "patient");
+        let waits = client.request(ECHO).timeout(LONG).start().unwrap();
+        eventually("the handler runs", || begun.load(Ordering::SeqCst) == 1);
+        let ending = std::thread::spawn(move || server.stop());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!ending.is_finished(), "the handler is waited for");
+        waits.cancel();
+        assert_eq!(ending.join().unwrap(), None);
+        assert_eq!(seen.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
 fn threads_share_a_client_and_each_gets_its_own_answers() {
     everywhere(|nodes, caller| {
         let server =
