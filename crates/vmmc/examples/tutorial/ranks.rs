@@ -1,5 +1,5 @@
-//! What the examples of parallel programs share: each starts four ranks of itself, unless `vmmc run`
-//! has started it.
+//! What the examples of parallel programs share: each starts four ranks of itself, unless
+//! `vmmc run` has started it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
