@@ -120,7 +120,7 @@ fn check(step: &'static str, result: libc::c_int) -> Result<(), TunError> {
     if result < 0 { Err(TunError { step, error: io::Error::last_os_error() }) } else { Ok(()) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::net::UdpSocket;

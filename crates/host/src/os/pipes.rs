@@ -66,7 +66,7 @@ fn take_pending(set: &libc::sigset_t) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
