@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// What docs/exec.md says of differences.
 fn known_differences() -> &'static str {
@@ -197,11 +198,15 @@ fn compare(world: &World, binary: &str, offer: &str, end: &'static str, node: No
     let (mut all_moved, mut all_made) = (0, 0);
     for states in parts {
         let both = (By::Exec, By::Exec);
+        let node_pid = world.node_pid();
         let (found, (moved, made)) = matrix(world, binary, both, offer, end, (node, &states));
         (all_moved, all_made) = (all_moved + moved, all_made + made);
         let what = format!("{offer}, the actor {end}, node {node:?}");
         assert_as_tcp(&what, (world, binary, end), &mut tcp, &found);
         if node == Node::Killed {
+            // It may be on its way out yet, or the actor have ended before its turn came.
+            kill(node_pid, "-KILL");
+            until_gone(node_pid);
             world.start_node();
         }
     }
@@ -209,6 +214,16 @@ fn compare(world: &World, binary: &str, offer: &str, end: &'static str, node: No
         kill(world.node_pid(), "-CONT");
     }
     (all_moved, all_made)
+}
+
+/// Waits for the end of a process that was killed.
+fn until_gone(pid: u32) {
+    let (end, folder) = (Instant::now() + Duration::from_secs(30), format!("/proc/{pid}/fd"));
+    // The folder of one that nobody has waited for yet cannot be read.
+    while std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some()) {
+        assert!(Instant::now() < end, "process {pid} does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// All connections in rings.
