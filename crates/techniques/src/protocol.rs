@@ -445,7 +445,8 @@ impl Incoming {
         let there = match kind {
             FragmentKind::Window => self.layout.window,
             FragmentKind::Frames => self.layout.pool * PAGE,
-            FragmentKind::Agreed => self.layout.agreed.saturating_sub(place),
+            // Past the end there is no room either, not even for nothing.
+            FragmentKind::Agreed => self.layout.agreed.checked_sub(place).ok_or(Garbled::Fragment { len, room: 0 })?,
             // None is posted: there is no room, not even for nothing.
             FragmentKind::Posted => *self.posted.front().ok_or(Garbled::Kind(kind as u64 + 1))?,
             FragmentKind::Abandon => 0,

@@ -56,6 +56,7 @@ fn fragments_that_cannot_be_are_refused() {
     assert_eq!(direct(&[fragment(Agreed, 9, 0, 8, 0)]), Garbled::Fragment { len: 8, room: 9 });
     assert_eq!(direct(&[fragment(Agreed, 9, 0, 9, 3 * PAGE - 8)]), Garbled::Fragment { len: 9, room: 8 });
     assert_eq!(direct(&[fragment(Agreed, 9, 0, 9, u64::MAX)]), Garbled::Fragment { len: 9, room: 0 });
+    assert_eq!(direct(&[fragment(Agreed, 0, 0, 0, 3 * PAGE + 1)]), Garbled::Fragment { len: 0, room: 0 });
 }
 
 #[test]
