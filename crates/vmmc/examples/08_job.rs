@@ -4,44 +4,23 @@
 //! `vmmc run -n 4 -- target/release/examples/08_job` starts it on this node, `vmmc run -n 4 --nodes
 //! 2 -- ...` on two. Without `vmmc run` it starts four ranks of itself.
 
-use std::process::ExitCode;
-use vmmc_job::{Job, JobError, JobEvent, Launch};
+#[path = "tutorial/ranks.rs"]
+mod ranks;
 
-/// What anything can fail with.
-type Failure = Box<dyn std::error::Error>;
+use ranks::Failure;
+use std::sync::Arc;
+use vmmc_job::Job;
 
 /// Cells of one rank.
 const CELLS: usize = 64;
 /// Steps of the simulation.
 const STEPS: u64 = 500;
 
-fn main() -> ExitCode {
-    let result = match Job::attach() {
-        Ok(job) => simulate(&job),
-        Err(JobError::NoJob { .. }) => start_ourselves(),
-        Err(error) => Err(error.into()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("failed: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> std::process::ExitCode {
+    ranks::run(simulate)
 }
 
-/// Four ranks of this program on this node, as `vmmc run -n 4` does it.
-fn start_ourselves() -> Result<(), Failure> {
-    let mut job = Launch::new(std::env::current_exe()?).ranks(4).start()?;
-    let failed = job.wait(|event| {
-        if let JobEvent::Output { rank, bytes, .. } = event {
-            print!("[{rank}] {}", String::from_utf8_lossy(bytes));
-        }
-    })?;
-    if failed.is_empty() { Ok(()) } else { Err(format!("{failed:?}").into()) }
-}
-
-fn simulate(job: &Job) -> Result<(), Failure> {
+fn simulate(job: Arc<Job>) -> Result<(), Failure> {
     let (rank, size) = (job.rank(), job.size());
     let left = (rank + size - 1) % size;
     let right = (rank + 1) % size;

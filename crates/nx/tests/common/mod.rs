@@ -1,100 +1,27 @@
 //! Processes of NX on threads of this process, each with its own session, on one node or on two.
-#![allow(dead_code)] // each test uses some of it
+#![allow(dead_code, unused_imports)] // each test uses some of it
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
-use vmmc::Session;
+#[path = "../../../mp/tests/common/nodes.rs"]
+mod nodes;
+
+pub(crate) use nodes::{LONG, Nodes, each, unique};
 use vmmc_mp::Messages;
-use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
 use vmmc_nx::Nx;
 
-/// Longer than anything takes that works.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-/// Daemons on threads of this process: the second one knows the first.
-pub(crate) struct Nodes {
-    names: Vec<String>,
-    address: String,
-    daemons: Vec<(Stopper, JoinHandle<()>)>,
-}
-
-/// A name that no other test uses.
-pub(crate) fn unique(what: &str) -> String {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
-}
-
-fn config(name: &str) -> NodeConfig {
-    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
-    config.peer_timeout = Duration::from_secs(2);
-    config
-}
-
 impl Nodes {
-    pub(crate) fn start(count: usize) -> Nodes {
-        let names: Vec<String> = (0..count).map(|_| unique("nx")).collect();
-        let mut nodes = Nodes { names, address: String::new(), daemons: Vec::new() };
-        let mut addresses = Vec::new();
-        for name in &nodes.names {
-            let daemon = Daemon::start(config(name).peer(&addresses)).expect("the node starts");
-            addresses.extend(daemon.running().addresses);
-            let stopper = daemon.stopper();
-            let thread = std::thread::spawn(move || daemon.run().expect("the daemon ends well"));
-            nodes.daemons.push((stopper, thread));
-        }
-        nodes.address = nodes.attach(0).node().listen[0].clone();
-        for node in 1..count {
-            nodes.attach(node).ping(&nodes.address, LONG).expect("the nodes reach each other");
-        }
-        nodes
-    }
-
-    pub(crate) fn attach(&self, node: usize) -> Session {
-        let builder = Session::builder().timeout(LONG).node(&self.names[node]).start_node(false);
-        builder.attach().expect("the node lets processes in")
-    }
-
-    /// Processes by turns on the nodes of the cluster.
     pub(crate) fn process(&self, name: &str, rank: u32, size: u32) -> Nx {
-        let count = self.names.len();
-        let own = rank as usize % count;
-        let place = |rank: u32| {
-            let node = rank as usize % count;
-            (node != own).then(|| self.names[node].clone())
-        };
-        let places: Vec<_> = (0..size).map(place).collect();
-        let builder = Messages::among_nodes(self.attach(own), name, rank, &places);
+        let builder = Messages::among_nodes(self.attach_member(rank), name, rank, &self.places(rank, size));
         Nx::over(builder.timeout(LONG).create().expect("the member is made"))
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        for (stopper, thread) in self.daemons.drain(..) {
-            stopper.stop();
-            let _ = thread.join();
-        }
     }
 }
 
 /// Runs each process on a thread of its own.
 pub(crate) fn run(nodes: usize, size: u32, process: impl Fn(&Nx) + Sync) {
-    let nodes = Nodes::start(nodes);
-    let name = unique("set");
-    std::thread::scope(|scope| {
-        for rank in 0..size {
-            let (nodes, name, process) = (&nodes, &name, &process);
-            let body = move || {
-                let nx = nodes.process(name, rank, size);
-                process(&nx);
-                // Nobody leaves while others may still want something.
-                nx.gsync().expect("all end");
-            };
-            std::thread::Builder::new().name(format!("node {rank}")).spawn_scoped(scope, body).expect("a thread");
-        }
+    each(nodes, size, |nodes, name, rank| {
+        let nx = nodes.process(name, rank, size);
+        process(&nx);
+        // Nobody leaves while others may still want something.
+        nx.gsync().expect("all end");
     });
 }
 
