@@ -32,9 +32,6 @@ pub(super) struct Verdict {
 const BY_DMA: [&str; 4] = ["copydma", "directdma", "v2pdma", "pexdma"];
 /// Techniques are as good as each other within this: the paper's maxima are within 0.92 and 0.95.
 const SAME: f64 = 0.85;
-/// Sizes that something is promised for: below, the bookkeeping of pages shows; above, an exchange
-/// is chosen although the page faults of whoever reads the bytes make it slower than a copy.
-const PROMISED_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 20;
 /// The largest short message of the paper.
 const SHORT_BYTES: u64 = 1024;
 
@@ -182,12 +179,11 @@ fn copies_cost_nothing(figures: &Figures<'_>) -> Option<Conclusion> {
 /// The technique that is chosen, at each size, beside the best of those it chooses from.
 pub(super) fn auto(rows: &[Row], least: f64) -> Vec<Verdict> {
     let both = |row: &&Row| row.figure == Figure::Both;
-    let promised = |row: &&Row| PROMISED_BYTES.contains(&row.size_bytes);
     let of = |technique: &str, one: &Row| {
         let is_it = |row: &&Row| row.technique == technique && row.path == one.path && row.size_bytes == one.size_bytes;
         rows.iter().filter(both).find(is_it).map(|row| row.rate)
     };
-    let chosen = rows.iter().filter(both).filter(promised).filter(|row| row.technique == "auto");
+    let chosen = rows.iter().filter(both).filter(|row| row.technique == "auto");
     chosen
         .map(|row| {
             let best = ["copydma", "pexdma"].iter().filter_map(|one| of(one, row)).fold(0.0, f64::max);

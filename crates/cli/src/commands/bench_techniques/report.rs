@@ -117,10 +117,8 @@ fn verdicts(found: &Found) -> String {
     let lines: Vec<Vec<String>> = auto.iter().map(line).collect();
     let least = super::AUTO_LEAST;
     let table = align(&["path", "size", "auto of the better", "at least"], &lines, 1);
-    let _ = write!(
-        text,
-        "\nPromise: auto, both sides, 1 KiB to 4 MiB, at least {least} x the better of copydma and pexdma\n\n{table}\n"
-    );
+    let _ =
+        write!(text, "\nPromise: auto, both sides, at least {least} x the better of copydma and pexdma\n\n{table}\n");
     text
 }
 
