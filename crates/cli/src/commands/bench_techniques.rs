@@ -9,8 +9,8 @@ mod report;
 
 use crate::args::{Bench, Path};
 use crate::failure::Failure;
-use crate::machine::{Machine, Quiet, core_pair, node_cores};
-use crate::measure::nodes::{order, random_key};
+use crate::machine::{Machine, Quiet, core_pair};
+use crate::measure::nodes::{order, random_key, two_nodes};
 use crate::measure::pair::TemporaryNode;
 use crate::measure::plan::progress;
 use crate::measure::techniques::kernel::{ADDRESSES, Namespaces, Tcp};
@@ -158,10 +158,7 @@ impl World {
             return Ok(World { path, receiver, sender: None });
         }
         let key = (!bench.plain).then(random_key).transpose().map_err(Failure::new)?;
-        let [first, second] = node_cores();
-        let sender = TemporaryNode::start(order("techniques-a", key, &[]), first).map_err(Failure::new)?;
-        let peer = order("techniques-b", key, &sender.addresses);
-        let receiver = TemporaryNode::start(peer, second).map_err(Failure::new)?;
+        let [sender, receiver] = two_nodes(["techniques-a", "techniques-b"], key).map_err(Failure::new)?;
         Ok(World { path, receiver, sender: Some(sender) })
     }
 

@@ -7,8 +7,10 @@ use super::TaskError;
 use super::pair::{Pair, TemporaryNode};
 use super::task::{NodeOrder, Setting};
 use crate::args::Path;
+use crate::limits::NODE_WAIT;
 use std::io::Read;
 use std::sync::atomic::{AtomicU32, Ordering};
+use vmmc::Session;
 
 /// A path that can be measured: its workers, and the daemons that serve them.
 pub(crate) struct Route {
@@ -40,10 +42,7 @@ impl Route {
 
     /// Two nodes that know each other, and a worker on each.
     pub(crate) fn between_two(names: [&str; 2], key: Option<[u8; 32]>) -> Result<Route, TaskError> {
-        let [core, other] = crate::machine::node_cores();
-        let first = TemporaryNode::start(order(names[0], key, &[]), core)?;
-        let second = TemporaryNode::start(order(names[1], key, &first.addresses), other)?;
-        Route::between(vec![first, second])
+        Route::between(two_nodes(names, key)?.into())
     }
 
     /// Workers on the first and the last of these nodes.
@@ -54,6 +53,18 @@ impl Route {
         let pair = Pair::start(setting(first, last), setting(last, first))?;
         Ok(Route { pair, nodes })
     }
+}
+
+/// Two nodes, each of which can be asked for by its name on the other.
+pub(crate) fn two_nodes(names: [&str; 2], key: Option<[u8; 32]>) -> Result<[TemporaryNode; 2], TaskError> {
+    let [core, other] = crate::machine::node_cores();
+    let first = TemporaryNode::start(order(names[0], key, &[]), core)?;
+    let second = TemporaryNode::start(order(names[1], key, &first.addresses), other)?;
+    // The first learns of the second by its greeting.
+    let address = first.addresses.first().ok_or_else(|| TaskError::Protocol("a node listens nowhere".into()))?;
+    let session = Session::builder().node(&second.name).start_node(false).attach().map_err(TaskError::vmmc)?;
+    session.ping(address, NODE_WAIT).map_err(TaskError::vmmc)?;
+    Ok([first, second])
 }
 
 /// How a worker on `mine` reaches one on `theirs`.
