@@ -9,6 +9,7 @@ use crate::limits::{BLOCK_BYTES_MIN, BLOCKS_MAX, OUTGOING_BYTES_MAX, SEGMENT_BYT
 use crate::superstep::{Outgoing, Stream};
 use crate::wire::{Block, SLOT_HEAD_BYTES, SlotHead};
 use vmmc::Export;
+use vmmc_host::stores::Stores;
 
 /// Memory that blocks are of.
 pub(crate) enum Segment {
@@ -26,9 +27,10 @@ impl Segment {
         }
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), BspError> {
+    fn write(&mut self, stores: &Stores, offset: u64, data: &[u8]) -> Result<(), BspError> {
         match self {
-            Segment::Shared(export) => export.write(offset, data)?,
+            // Nobody looks before the slot says that it is there.
+            Segment::Shared(export) => export.write_for(stores, offset, data)?,
             Segment::Private(bytes) => bytes[offset as usize..][..data.len()].copy_from_slice(data),
         }
         Ok(())
@@ -77,13 +79,24 @@ pub(crate) struct Outbox {
     /// Memory, and how much of it is in blocks.
     segments: Vec<(Segment, u64)>,
     maker: Maker,
+    /// Which stores pay between this member and its readers.
+    stores: Stores,
     bytes: u64,
 }
 
 impl Outbox {
     pub(crate) fn new(pid: u32, nprocs: u32, slot_bytes: u64, maker: Maker) -> Outbox {
         let parcels = (0..nprocs).map(|_| Parcel::default()).collect();
-        Outbox { pid, slot_bytes, parcels, filled: Vec::new(), segments: Vec::new(), maker, bytes: 0 }
+        Outbox {
+            pid,
+            slot_bytes,
+            parcels,
+            filled: Vec::new(),
+            segments: Vec::new(),
+            maker,
+            stores: Stores::default(),
+            bytes: 0,
+        }
     }
 
     /// Empties it; the memory stays.
@@ -138,7 +151,8 @@ impl Outbox {
             }
             let (part, rest) = data.split_at(data.len().min(room as usize));
             let block = self.parcels[to as usize].blocks[stream].last_mut().expect("there is room in it");
-            self.segments[block.segment as usize].0.write(block.offset + block.len, part)?;
+            let segment = &mut self.segments[block.segment as usize].0;
+            segment.write(&self.stores, block.offset + block.len, part)?;
             block.len += part.len() as u64;
             data = rest;
         }

@@ -10,6 +10,7 @@ use crate::memory::Piece;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use vmmc_host::stores::Stores;
 use vmmc_host::{Region, Span};
 
 /// Memory registered with the node, for sends and fetches without copies. Clones are the same
@@ -95,6 +96,11 @@ impl Buffer {
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         self.core.must_be_here()?;
         self.piece.write(offset, data)
+    }
+
+    pub(crate) fn write_unordered(&self, stores: &Stores, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.core.must_be_here()?;
+        self.piece.write_unordered(stores, offset, data)
     }
 
     /// An aligned word, which fetches and redirected data may change at any time.

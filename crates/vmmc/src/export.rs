@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc_host::area::region_bit;
 use vmmc_host::control::{Access, Answer, Call, ExportKind};
+use vmmc_host::stores::Stores;
 use vmmc_host::{Deadline, Region};
 use vmmc_nic::{ExportId, Rights};
 
@@ -230,6 +231,16 @@ impl Export {
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         self.memory().write(offset, data)
+    }
+
+    /// As [`write`](Self::write), by the stores that were found to pay between the writer and those
+    /// who read the memory next, and the bytes become visible in any order: for those who are told
+    /// of them afterwards.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_for(&self, stores: &Stores, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.memory().write_unordered(stores, offset, data)
     }
 
     /// An aligned word, which importers may change at any time.

@@ -10,7 +10,8 @@ use crate::regions::Registered;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use vmmc_host::adopt::{CallerMemory, adopt};
-use vmmc_host::{Deadline, Region, Span};
+use vmmc_host::stores::Stores;
+use vmmc_host::{Deadline, Nanos, Region, Span};
 
 /// A range of a registered region.
 #[derive(Clone)]
@@ -68,6 +69,22 @@ impl Piece {
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         self.check(offset, data.len() as u64)?;
         Ok(self.region().write(self.offset + offset, data)?)
+    }
+
+    /// By the stores that pay, and the bytes become visible in any order.
+    pub(crate) fn write_unordered(&self, stores: &Stores, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        let len = data.len() as u64;
+        self.check(offset, len)?;
+        let mut result = Ok(());
+        stores.copy(
+            len,
+            || Nanos::monotonic().0,
+            |how| {
+                result = self.region().write_unordered(how, self.offset + offset, data);
+                if result.is_ok() { len } else { 0 }
+            },
+        );
+        Ok(result?)
     }
 
     #[inline]
