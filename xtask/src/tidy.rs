@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "vmmc-cli",
         &[
             "vmmc",
+            "vmmc-bsp",
             "vmmc-host",
             "vmmc-job",
             "vmmc-mp",

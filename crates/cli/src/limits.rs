@@ -195,3 +195,6 @@ pub(crate) const STREAM_TRANSFERS: usize = 32;
 pub(crate) const PING_PAUSE: Duration = Duration::from_millis(2);
 /// Pings alone, at most: enough for their 99th percentile.
 pub(crate) const PINGS_ALONE_MAX: u64 = 2_000;
+/// Least bytes of an h-relation that `vmmc bench mp` measures: with fewer it is a superstep without
+/// data.
+pub(crate) const RELATION_BYTES_MIN: u64 = 1 << 10;

@@ -5,7 +5,9 @@
 use crate::args::{Bench, MaybePeer, Output, Path, Peer, What};
 use crate::external;
 use crate::failure::Failure;
-use crate::limits::{CALL_ASLEEP_US, NOISY_RATIO, RPC_STREAM_BYTES, SILENT_CLIENTS, SILENT_DESCRIPTORS};
+use crate::limits::{
+    CALL_ASLEEP_US, NOISY_RATIO, RELATION_BYTES_MIN, RPC_STREAM_BYTES, SILENT_CLIENTS, SILENT_DESCRIPTORS,
+};
 use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
@@ -182,7 +184,10 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             }
             all
         }
-        What::Mp => messages(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Mp { way })).collect(),
+        What::Mp => {
+            let ways = messages(size).into_iter().map(|(op, way)| with_op(&op, Vmmc::Mp { way }));
+            ways.chain((size >= RELATION_BYTES_MIN).then(|| with_op(SENDS, Vmmc::Bandwidth))).collect()
+        }
         What::Notify => bench
             .asleep_us
             .iter()
@@ -260,6 +265,10 @@ fn messages(size: u64) -> Vec<(String, MpWay)> {
             |name: &str, call| all.push((format!("{name} of {members}"), MpWay::Collective { call, members }));
         if size == 8 {
             call("barrier", Collective::Barrier);
+            call("superstep", Collective::Superstep);
+        }
+        if size >= RELATION_BYTES_MIN {
+            call("h-relation", Collective::Relation);
         }
         call("allreduce", Collective::Allreduce);
         call("broadcast", Collective::Broadcast);

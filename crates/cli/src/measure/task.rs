@@ -245,6 +245,11 @@ pub(crate) enum Collective {
     Allreduce,
     /// Bytes of one.
     Broadcast,
+    /// The end of a superstep in which nothing went.
+    Superstep,
+    /// A superstep in which each member puts so many bytes in all, in equal parts for the others:
+    /// bytes a second of each.
+    Relation,
 }
 
 /// What is measured beside silent clients.

@@ -6,6 +6,7 @@
 pub(crate) mod calls;
 
 use super::{Figures, Report, Row, units};
+use crate::commands::bench::MESSAGE_STREAM;
 use crate::measure::stats::Spread;
 use serde::Serialize;
 
@@ -112,6 +113,19 @@ const RATIOS: &[Ratio] = &[
     ("fetch", At("vmmc-plain", "embedded", 8), At("vmmc-plain-send", "embedded", 8), Bound::AtMost(2.2)),
 ];
 
+/// Rows of one node, series and size: (bench, row, the row that it is held against, size, bound).
+type OpRatio = (&'static str, &'static str, &'static str, u64, Bound);
+
+/// The promised ratios of such rows.
+#[rustfmt::skip]
+const OP_RATIOS: &[OpRatio] = &[
+    ("mp", "superstep of 2", "barrier of 2", 8, Bound::AtMost(1.3)),
+    ("mp", "superstep of 4", "barrier of 4", 8, Bound::AtMost(1.3)),
+    ("mp", "superstep of 8", "barrier of 8", 8, Bound::AtMost(1.3)),
+    // What is put is copied twice, as messages to memory of any kind are.
+    ("mp", "h-relation of 2", MESSAGE_STREAM, MIB, Bound::AtLeast(0.8)),
+];
+
 /// Time within which an import on one node is done, ns.
 const IMPORT_NS_MAX: f64 = 30_000.0;
 /// A notification takes at most this many times a bare futex wake.
@@ -129,9 +143,11 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
             let want_time = matches!(bound, Bound::AtMost(_));
             let subject_figures = find(report, *subject, want_time)?;
             let base_figures = find(report, *base, want_time)?;
-            compare(subject, base, subject_figures, base_figures, bound)
+            let what = format!("{} {} {}", subject.0, subject.1, units::size(subject.2));
+            compare(what, base.0, subject_figures, base_figures, bound)
         })
         .collect();
+    verdicts.extend(of_ops(report));
     verdicts.extend(import(report));
     verdicts.extend(notify(report));
     verdicts.extend(calls::verdicts(report));
@@ -146,9 +162,21 @@ fn find(report: &Report, at: At, want_time: bool) -> Option<&Row> {
         .find(|r| if want_time { r.figures.p50_ns().is_some() } else { r.figures.bytes_per_s().is_some() })
 }
 
-fn compare(subject: &At, base: &At, row: &Row, base_row: &Row, bound: &Bound) -> Option<Verdict> {
+fn of_ops(report: &Report) -> impl Iterator<Item = Verdict> {
+    let row = |op: &str, size| {
+        report.rows.iter().find(|row| {
+            (row.key.series.as_str(), row.key.path.as_str(), row.key.size_bytes) == ("vmmc", "same-node", size)
+                && row.key.op.as_deref() == Some(op)
+        })
+    };
+    OP_RATIOS.iter().filter(|(bench, ..)| report.bench == *bench).filter_map(move |(_, op, base, size, bound)| {
+        let what = format!("vmmc same-node {} {op}", units::size(*size));
+        compare(what, base, row(op, *size)?, row(base, *size)?, bound)
+    })
+}
+
+fn compare(what: String, base: &str, row: &Row, base_row: &Row, bound: &Bound) -> Option<Verdict> {
     let (figures, against): (&Figures, &Figures) = (&row.figures, &base_row.figures);
-    let what = format!("{} {} {}", subject.0, subject.1, units::size(subject.2));
     let (medians, measured, shown) = match bound {
         Bound::AtMost(_) => {
             let (a, b) = (figures.p50_ns()?, against.p50_ns()?);
@@ -164,7 +192,7 @@ fn compare(subject: &At, base: &At, row: &Row, base_row: &Row, bound: &Bound) ->
         Bound::AtMost(x) => (format!("at most {x}x"), ratio <= *x),
         Bound::AtLeast(x) => (format!("at least {x}x"), ratio >= *x),
     };
-    let against = format!("{} {shown}", base.0);
+    let against = format!("{base} {shown}");
     Some(Verdict { promise: what, measured, against, ratio: Some(ratio), ratio_min_max: Some((min, max)), target, met })
 }
 
@@ -265,6 +293,33 @@ mod tests {
         // Runs that do not fit together: the medians are all there is.
         let short = with(base, &[100.0, 80.0, 80.0, 90.0]);
         assert_eq!(ratio(&ours, &short).ratio_min_max, Some((110.0 / 80.0, 110.0 / 80.0)));
+    }
+
+    #[test]
+    fn a_superstep_is_held_against_a_barrier_of_as_many_and_an_h_relation_against_messages() {
+        let of = |op: &str, size, figures| {
+            let mut row = row("vmmc", "same-node", size, figures);
+            row.key.op = Some(op.into());
+            row
+        };
+        let rate = |bytes_per_s| Figures::Bandwidth {
+            bytes_per_s,
+            bytes_per_s_min: bytes_per_s,
+            bytes_per_s_max: bytes_per_s,
+        };
+        let met = |superstep, relation| {
+            let rows = vec![
+                of("barrier of 2", 8, time(100.0)),
+                of("superstep of 2", 8, time(superstep)),
+                of("superstep of 4", 8, time(1e9)), // there is no barrier of 4
+                of("stream", MIB, rate(100.0)),
+                of("h-relation of 2", MIB, rate(relation)),
+                of("h-relation of 2", KIB64, rate(1.0)), // only long ones are promised
+            ];
+            verdicts(&report("mp", rows)).iter().map(|verdict| verdict.met).collect::<Vec<_>>()
+        };
+        assert_eq!(met(130.0, 80.0), [true, true]);
+        assert_eq!(met(131.0, 79.0), [false, false]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Messages by rank and tag: half a round trip, a stream, and collective calls of some members.
+//! Messages by rank and tag: half a round trip, a stream, and collective calls of some members;
+//! supersteps beside them.
 //!
 //! Invariant: each half of a pair has half of the members, each with a session and a thread of its
 //! own. Between measurements the first member tells the others how often the next call is made.
@@ -11,6 +12,7 @@ use crate::measure::stats::Sample;
 use crate::measure::task::{Collective, Measure, MpWay, Role, Task};
 use std::time::{Duration, Instant};
 use vmmc::Session;
+use vmmc_bsp::{Area, Bsp};
 use vmmc_mp::{Memory, Messages, MpError, Op, Select};
 
 /// Plays one half.
@@ -21,11 +23,16 @@ pub(super) fn measure(attached: &Attached, task: &Task, side: &Side, way: MpWay)
     }
 }
 
-fn member(attached: &Attached, task: &Task, session: Session, rank: u32, size: u32) -> Result<Messages, TaskError> {
+/// Where the members are, as one of them sees it.
+fn places(attached: &Attached, rank: u32, size: u32) -> Vec<Option<String>> {
     let half = size / 2;
     let is_ours = |other: u32| (other < half) == (rank < half);
     let place = |other: u32| if is_ours(other) { None } else { attached.other.clone() };
-    let nodes: Vec<Option<String>> = (0..size).map(place).collect();
+    (0..size).map(place).collect()
+}
+
+fn member(attached: &Attached, task: &Task, session: Session, rank: u32, size: u32) -> Result<Messages, TaskError> {
+    let nodes = places(attached, rank, size);
     let builder = Messages::among_nodes(session, &name(task.number, Role::Lead), rank, &nodes);
     builder.timeout(PARTNER_WAIT).create().map_err(TaskError::vmmc)
 }
@@ -104,17 +111,16 @@ impl Flow for Pair {
 fn collective(attached: &Attached, task: &Task, call: Collective, size: u32) -> Result<Option<Sample>, TaskError> {
     let half = size / 2;
     let ranks = if task.role == Role::Lead { 0..half } else { half..size };
+    let member = |session: Session, rank| {
+        let messages = member(attached, task, session.clone(), rank, size)?;
+        let mut calls = Calls::new(attached, task, (session, call), (rank, size))?;
+        let sample = play(&messages, task, call, || calls.once(&messages))?;
+        calls.end().map(|()| sample)
+    };
     std::thread::scope(|scope| {
-        let first = ranks.start;
-        let others: Vec<_> = ranks
-            .skip(1)
-            .map(|rank| {
-                let run = move || play(&member(attached, task, attached.another()?, rank, size)?, task, call);
-                scope.spawn(run)
-            })
-            .collect();
-        let sample = member(attached, task, attached.session.clone(), first, size)
-            .and_then(|messages| play(&messages, task, call));
+        let (first, member) = (ranks.start, &member);
+        let others: Vec<_> = ranks.skip(1).map(|rank| scope.spawn(move || member(attached.another()?, rank))).collect();
+        let sample = member(attached.session.clone(), first);
         for other in others {
             other.join().map_err(|_| TaskError::Protocol("a member panicked".into()))??;
         }
@@ -122,16 +128,72 @@ fn collective(attached: &Attached, task: &Task, call: Collective, size: u32) -> 
     })
 }
 
+/// What a member calls, and with what.
+struct Calls {
+    call: Collective,
+    values: Vec<u64>,
+    bytes: Vec<u8>,
+    /// The member of a program in supersteps, and where the others put.
+    bsp: Option<(Bsp, Area<u8>)>,
+}
+
+impl Calls {
+    fn new(
+        attached: &Attached,
+        task: &Task,
+        (session, call): (Session, Collective),
+        (rank, size): (u32, u32),
+    ) -> Result<Calls, TaskError> {
+        let (values, mut bytes) = (vec![1u64; (task.size as usize / 8).max(1)], vec![1u8; task.size as usize]);
+        let bsp = matches!(call, Collective::Superstep | Collective::Relation).then(|| {
+            let nodes = places(attached, rank, size);
+            let mut bsp =
+                Bsp::among(session, &name(task.number, Role::Lead), rank, &nodes).timeout(PARTNER_WAIT).create()?;
+            bytes.truncate(bytes.len() / (size as usize - 1));
+            let area = bsp.area(vec![0u8; bytes.len() * size as usize]);
+            bsp.push_reg(area)?;
+            bsp.sync()?;
+            Ok::<_, vmmc_bsp::BspError>((bsp, area))
+        });
+        Ok(Calls { call, values, bytes, bsp: bsp.transpose().map_err(TaskError::vmmc)? })
+    }
+
+    #[inline]
+    fn once(&mut self, messages: &Messages) -> Result<(), TaskError> {
+        let world = messages.world();
+        let called = match self.call {
+            Collective::Barrier => world.barrier(),
+            Collective::Allreduce => world.allreduce(&mut self.values, Op::Max),
+            Collective::Broadcast => world.broadcast(0, &mut self.bytes),
+            Collective::Superstep | Collective::Relation => return self.superstep(),
+        };
+        called.map_err(TaskError::vmmc)
+    }
+
+    fn superstep(&mut self) -> Result<(), TaskError> {
+        let (bsp, area) = self.bsp.as_mut().expect("it was made for these calls");
+        let (pid, part) = (bsp.pid(), &self.bytes);
+        if self.call == Collective::Relation {
+            let at = pid as usize * part.len();
+            let mut others = (0..bsp.nprocs()).filter(|to| *to != pid);
+            others.try_for_each(|to| bsp.put(to, part, *area, at)).map_err(TaskError::vmmc)?;
+        }
+        bsp.sync().map_err(TaskError::vmmc)
+    }
+
+    fn end(self) -> Result<(), TaskError> {
+        self.bsp.map_or(Ok(()), |(bsp, _)| bsp.end()).map_err(TaskError::vmmc)
+    }
+}
+
 /// One member: makes calls as often as the first one says, until it says no more.
-fn play(messages: &Messages, task: &Task, call: Collective) -> Result<Option<Sample>, TaskError> {
+fn play(
+    messages: &Messages,
+    task: &Task,
+    call: Collective,
+    mut once: impl FnMut() -> Result<(), TaskError>,
+) -> Result<Option<Sample>, TaskError> {
     let world = messages.world();
-    let mut values = vec![1u64; (task.size as usize / 8).max(1)];
-    let mut bytes = vec![1u8; task.size as usize];
-    let mut once = || match call {
-        Collective::Barrier => world.barrier(),
-        Collective::Allreduce => world.allreduce(&mut values, Op::Max),
-        Collective::Broadcast => world.broadcast(0, &mut bytes),
-    };
     let tell = |count: u64| {
         let mut told = count.to_le_bytes();
         world.broadcast(0, &mut told).map(|()| u64::from_le_bytes(told)).map_err(TaskError::vmmc)
@@ -140,7 +202,7 @@ fn play(messages: &Messages, task: &Task, call: Collective) -> Result<Option<Sam
         loop {
             match tell(0)? {
                 0 => return Ok(None),
-                count => (0..count).try_for_each(|_| once()).map_err(TaskError::vmmc)?,
+                count => (0..count).try_for_each(|_| once())?,
             }
         }
     }
@@ -151,7 +213,7 @@ fn play(messages: &Messages, task: &Task, call: Collective) -> Result<Option<Sam
         let start = Instant::now();
         for _ in 0..count {
             let call = Instant::now();
-            once().map_err(TaskError::vmmc)?;
+            once()?;
             times.push(call.elapsed().as_nanos() as f64);
         }
         Ok(start.elapsed())
@@ -159,8 +221,14 @@ fn play(messages: &Messages, task: &Task, call: Collective) -> Result<Option<Sam
     run(CALIBRATION_TRIPS)?;
     let each = run(CALIBRATION_TRIPS)? / CALIBRATION_TRIPS as u32;
     let fit = (task.budget.as_nanos() / each.as_nanos().max(1)) as u64;
-    run(fit.clamp(SAMPLES_MIN, SAMPLES_MAX.min(MESSAGES_MAX)))?;
-    let sample = Sample::latency(&mut times, 1.0);
+    let count = fit.clamp(SAMPLES_MIN, SAMPLES_MAX.min(MESSAGES_MAX));
+    let taken = run(count)?;
     tell(0)?;
-    Ok(sample)
+    Ok(match call {
+        Collective::Relation => {
+            let bytes = (count * task.size) as f64;
+            Some(Sample::Bandwidth { bytes_per_s: bytes / taken.as_secs_f64().max(1e-9) })
+        }
+        _ => Sample::latency(&mut times, 1.0),
+    })
 }
