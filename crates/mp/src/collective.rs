@@ -242,6 +242,17 @@ pub(crate) fn parts(len: usize, unit: usize, count: usize) -> Vec<Range<usize>> 
     (0..count).map(|part| at(part)..if part + 1 == count { len } else { at(part + 1) }).collect()
 }
 
+/// Two ranges that do not overlap, one to change.
+fn apart(all: &mut [u8], one: Range<usize>, other: Range<usize>) -> (&[u8], &mut [u8]) {
+    if one.end <= other.start {
+        let (low, high) = all.split_at_mut(other.start);
+        (&low[one], &mut high[..other.len()])
+    } else {
+        let (low, high) = all.split_at_mut(one.start);
+        (&high[..one.len()], &mut low[other])
+    }
+}
+
 impl Turn<'_> {
     /// Powers of two below the number of members.
     fn distances(self) -> impl Iterator<Item = usize> {
@@ -316,13 +327,11 @@ impl Turn<'_> {
     /// the root.
     pub(crate) fn ring(self, root: usize, parts: &[Range<usize>], all: &mut [u8]) -> Result<(), MpError> {
         let place = (self.own + self.count - root) % self.count;
-        let mut passed = Vec::new();
         for step in 0..self.count.saturating_sub(1) {
             let out = parts[(place + self.count - step) % self.count].clone();
             let into = parts[(place + self.count - step - 1) % self.count].clone();
-            passed.clear();
-            passed.extend_from_slice(&all[out]);
-            self.exchange(self.behind(1), &passed, self.before(1), &mut all[into])?;
+            let (out, into) = apart(all, out, into);
+            self.exchange(self.behind(1), out, self.before(1), into)?;
         }
         Ok(())
     }

@@ -5,10 +5,10 @@
 
 use crate::error::MpError;
 use crate::limits::{
-    MEMBERS_LOOK, OTHERS_TURNS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS, SENDS_A_LOOK, SHARED_SLEEP_MAX,
-    TAKEN_AT_ONCE, TURNS_A_LOOK,
+    LOOKS, MEMBERS_LOOK, OTHERS_TURNS, QUICK_LOOKS, RESTING_WAITS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS,
+    SENDS_A_LOOK, SHARED_SLEEP_MAX, STREAK, STREAK_PAUSES, TAKEN_AT_ONCE, TURNS_A_LOOK, VAIN_LOOKS, YIELDS,
 };
-use crate::matching::Pattern;
+use crate::matching::{Envelope, Pattern};
 use crate::memory::{Payload, Place, Room};
 use crate::state::{Direct, Held, Received, State};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -38,11 +38,49 @@ pub(crate) struct Engine {
     pub(crate) state: State,
     /// Sends since it was last looked what has come.
     sends: u32,
+    patience: Patience,
+}
+
+/// What waits have learned of each other: whether what they wait for comes from another core, so
+/// that a moment of looking finds it, or from a member that needs this one.
+#[derive(Default)]
+struct Patience {
+    /// Waits in a row that looked in vain, up to [`VAIN_LOOKS`].
+    vain: u32,
+    /// Waits that yield at once.
+    rest: u32,
+}
+
+impl Patience {
+    /// Looks of a wait before it yields.
+    #[inline]
+    fn looks(&self) -> u32 {
+        if self.rest > 0 { 1 } else { LOOKS }
+    }
+
+    /// The message came while the wait looked.
+    #[inline]
+    fn found_early(&mut self) {
+        self.vain = 0;
+        self.rest = self.rest.saturating_sub(1);
+    }
+
+    /// The wait has looked in vain.
+    fn vain(&mut self) {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return;
+        }
+        self.vain += 1;
+        if self.vain >= VAIN_LOOKS {
+            (self.vain, self.rest) = (0, RESTING_WAITS);
+        }
+    }
 }
 
 impl Engine {
     pub(crate) fn new(endpoint: Endpoint, state: State) -> Engine {
-        Engine { endpoint, message: Message::default(), state, sends: 0 }
+        Engine { endpoint, message: Message::default(), state, sends: 0, patience: Patience::default() }
     }
 
     /// Takes one message, if one is here, and sends on what waits. True: a message was here, or
@@ -59,6 +97,51 @@ impl Engine {
             self.state.handle(&mut self.message, direct);
         }
         Ok(came || moved)
+    }
+
+    /// A receive whose message comes in a moment, while nothing else is under way: it is copied to
+    /// its caller's memory, and nothing is noted of the receive. None: it is to be noted, and to be
+    /// waited for.
+    #[inline]
+    fn receive_early(&mut self, pattern: &Pattern, memory: &mut [u8], looks: u32) -> Option<(Envelope, u64)> {
+        for _ in 0..looks {
+            if !self.state.is_plain() {
+                return None;
+            }
+            match self.endpoint.poll_into(&mut self.message) {
+                Ok(true) => {}
+                Ok(false) if looks == 1 => return None,
+                Ok(false) => {
+                    self.pause();
+                    continue;
+                }
+                // Whoever waits for it finds the same.
+                Err(_) => return None,
+            }
+            if let Some(received) = self.state.receive_now(&mut self.message, pattern, memory) {
+                self.patience.found_early();
+                return Some(received);
+            }
+            self.state.handle(&mut self.message, &mut Direct::default());
+            if self.state.matcher.probe(pattern).is_some() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// A moment between two looks, which ends when something is there.
+    #[inline]
+    fn pause(&self) {
+        if self.state.received_in_a_row >= STREAK {
+            return (0..STREAK_PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+        for _ in 0..QUICK_LOOKS {
+            if self.endpoint.has_message() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Takes what is here, up to a bound.
@@ -134,7 +217,7 @@ impl Shared {
         direct: &mut Direct<'d>,
         mut ready: impl FnMut(&mut State, &mut Direct<'d>) -> Option<T>,
     ) -> (MutexGuard<'e, Engine>, Result<T, MpError>) {
-        let mut wait = Wait { turns: 0, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
+        let mut wait = Wait { turns: 0, idle: 0, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
         loop {
             if let Some(result) = ready(&mut engine.state, direct) {
                 return (engine, Ok(result));
@@ -163,10 +246,19 @@ impl Shared {
         engine.check()?;
         wait.turns = wait.turns.wrapping_add(1);
         if wait.turns % TURNS_A_LOOK == 0 {
+            // Its time counts also where messages for others come one upon the other.
+            wait.end.get_or_insert_with(|| self.session.deadline(self.timeout));
             engine.look_at_members(direct)?;
         }
         if engine.progress(direct)? {
+            if wait.idle < engine.patience.looks() {
+                engine.patience.found_early();
+            }
+            wait.idle = 0;
             return Ok(true);
+        }
+        if !engine.state.has_something_to_do() && self.keeps_looking(engine, wait) {
+            return Ok(false);
         }
         let end = *wait.end.get_or_insert_with(|| self.session.deadline(self.timeout));
         let mut slice = MEMBERS_LOOK;
@@ -190,6 +282,29 @@ impl Shared {
             engine.look_at_members(direct)?;
         }
         Ok(came)
+    }
+
+    /// Pauses or yields before the next look; false: it has looked long enough, and sleeps. A thread
+    /// that steps a node in this process does so in its sleep.
+    #[inline]
+    fn keeps_looking(&self, engine: &mut Engine, wait: &mut Wait) -> bool {
+        if self.session.steps_node() {
+            return false;
+        }
+        wait.idle += 1;
+        let looks = engine.patience.looks();
+        if wait.idle < looks {
+            engine.pause();
+            return true;
+        }
+        if wait.idle == looks {
+            engine.patience.vain();
+        }
+        if wait.idle < looks + YIELDS {
+            std::thread::yield_now();
+            return true;
+        }
+        false
     }
 
     /// Gives the state to threads that wait for it, and takes it again.
@@ -268,11 +383,31 @@ impl Shared {
 
     /// Receives a message into the caller's memory.
     #[inline]
-    pub(crate) fn receive(&self, pattern: Pattern, room: Room<'_>) -> Received {
+    pub(crate) fn receive(&self, pattern: Pattern, mut room: Room<'_>) -> Received {
+        if let Room::Slice(memory) = &mut room {
+            if let Some(received) = self.receive_early(&pattern, memory) {
+                return Ok(received);
+            }
+        }
         self.try_receive(pattern, room).map_err(|error| self.cause(error))
     }
 
+    /// See [`Engine::receive_early`]. What it returns is small: results of calls that may fail in
+    /// many ways are many words, which would be moved for each message.
     #[inline]
+    fn receive_early(&self, pattern: &Pattern, memory: &mut [u8]) -> Option<(Envelope, u64)> {
+        if self.session.must_be_here().is_err() {
+            return None;
+        }
+        let mut engine = self.engine.try_lock().ok()?;
+        if engine.state.matcher.probe(pattern).is_some() {
+            return None;
+        }
+        let looks = if self.session.steps_node() { 1 } else { engine.patience.looks() };
+        engine.receive_early(pattern, memory, looks)
+    }
+
+    #[inline(never)]
     fn try_receive(&self, pattern: Pattern, room: Room<'_>) -> Received {
         let mut engine = self.lock()?;
         engine.check()?;
@@ -355,6 +490,8 @@ impl Shared {
 /// How far a wait is.
 struct Wait {
     turns: u32,
+    /// Looks that found nothing, since something came.
+    idle: u32,
     end: Option<Deadline>,
     /// Looks in vain for room.
     yields: u32,

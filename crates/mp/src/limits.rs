@@ -51,6 +51,24 @@ pub const TAKEN_AT_ONCE: usize = 32;
 pub const SENDS_A_LOOK: u32 = 32;
 /// Messages taken in a call that waits between two looks at the clock, for the members.
 pub const TURNS_A_LOOK: u32 = 64;
+/// Looks of a wait for what another core sends in a moment, before it yields: some 2 us.
+pub const LOOKS: u32 = 8;
+/// Of these, looks at one word of memory for each look at everything.
+pub const QUICK_LOOKS: u32 = 16;
+/// Receives without a send between them after which they are of a stream: then a look in vain is
+/// followed by [`STREAK_PAUSES`], so that the sender writes several messages before each of their
+/// lines is taken from it.
+pub const STREAK: u32 = 8;
+/// Pauses between two looks of a stream: some 200 ns.
+pub const STREAK_PAUSES: u32 = 16;
+/// Waits in a row that look so in vain, after which the next ones yield at once: there are more
+/// members than processors, or they are slow.
+pub const VAIN_LOOKS: u32 = 2;
+/// How many yield at once, before one looks again.
+pub const RESTING_WAITS: u32 = 64;
+/// Yields of a wait before it sleeps: some 50 us where nobody else wants the core, as long as it
+/// takes to be woken.
+pub const YIELDS: u32 = 128;
 /// Times that a waiting call yields for other threads that want to make one.
 pub const OTHERS_TURNS: u32 = 100;
 /// Longest broadcast that goes by a tree, bytes: a longer one takes each member's time once, not

@@ -120,6 +120,12 @@ impl<M> Matcher<M> {
         self.count
     }
 
+    /// Whether some receive waits for a message.
+    #[inline]
+    pub fn has_receives(&self) -> bool {
+        !self.exact.is_empty() || !self.wild.is_empty()
+    }
+
     /// A message comes: the receive that takes it. None: [`keep`](Self::keep) it.
     #[inline]
     pub fn arrive(&mut self, envelope: &Envelope) -> Option<u64> {

@@ -19,7 +19,7 @@ mod sending;
 use crate::connecting::Connecting;
 use crate::error::{Gone, MpError};
 use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, MESSAGE_COST, TOLD_EACH, UNEXPECTED_BYTES_MAX};
-use crate::matching::{Envelope, Matcher};
+use crate::matching::{Envelope, Matcher, Pattern};
 use crate::members::Members;
 use crate::slab::Slab;
 use crate::wire::{Encoded, Said, VERSION};
@@ -55,6 +55,8 @@ pub(crate) struct State {
     /// Some member has gone.
     pub(crate) some_gone: bool,
     looked_at: Nanos,
+    /// Receives since the last send, as far as they came early; of a stream, if they are many.
+    pub(crate) received_in_a_row: u32,
     pub(crate) counts: Counts,
 }
 
@@ -140,6 +142,7 @@ impl State {
             next_group: 0,
             aborted: None,
             some_gone: false,
+            received_in_a_row: 0,
             counts: Counts::default(),
         }
     }
@@ -162,6 +165,14 @@ impl State {
     /// Whether something waits to go out, so that nobody tells when it can.
     pub(crate) fn has_something_to_do(&self) -> bool {
         !self.busy.is_empty() || !self.granted.is_empty() || !self.starved.is_empty()
+    }
+
+    /// Whether a message can be received that nothing is noted of: no receive waits that may be
+    /// older, all members are there, and nothing waits to go out.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        let all_is_well = !self.some_gone && self.aborted.is_none();
+        all_is_well && !self.matcher.has_receives() && !self.has_something_to_do() && !self.has_news()
     }
 
     /// Whether connections have come.
@@ -188,6 +199,36 @@ impl State {
             Said::Part { receive, offset } => self.part_came(rank, receive, offset, message, direct),
             _ => self.handle_seldom(rank, message),
         }
+    }
+
+    /// Takes a message that has come, if it has come at once and is for a receive of this pattern,
+    /// before which none waits, and fits its memory, which gets it. None: it is to be
+    /// [handled](Self::handle).
+    #[inline]
+    pub(crate) fn receive_now(
+        &mut self,
+        message: &mut Message,
+        pattern: &Pattern,
+        memory: &mut [u8],
+    ) -> Option<(Envelope, u64)> {
+        let (rank, Said::Eager { context, tag, .. }) = Said::decode(message.control())? else { return None };
+        let envelope = Envelope { context, source: rank, tag };
+        let peer = self.peers.get(rank as usize)?;
+        if !pattern.is_for(&envelope) || peer.from != Some(message.from()) || peer.gone.is_some() {
+            return None;
+        }
+        // A frame is taken out of the message only if it is used.
+        let len = match message.payload() {
+            Some(frame) => frame.len(),
+            None => (message.control().len() - crate::wire::HEAD_BYTES) as u64,
+        };
+        if len > memory.len() as u64 {
+            return None;
+        }
+        Eager::of(message).copy_to(memory);
+        self.count_received(rank, len);
+        self.received_in_a_row = self.received_in_a_row.saturating_add(1);
+        Some((envelope, len))
     }
 
     #[inline(never)]

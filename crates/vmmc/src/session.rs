@@ -238,6 +238,13 @@ impl Session {
         self.core.usable().is_ok()
     }
 
+    /// Whether threads of this process run the node: one that waits does so while it waits.
+    #[doc(hidden)]
+    #[inline]
+    pub fn steps_node(&self) -> bool {
+        self.core.waiting.waiter.steps()
+    }
+
     /// Runs an embedded node once; does nothing with a daemon. Programs that compute for long
     /// between calls can step their node with this.
     pub fn step(&self) {

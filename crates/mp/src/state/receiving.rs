@@ -67,7 +67,7 @@ impl Direct<'_> {
 impl Eager<'_> {
     /// Copies it to the beginning of memory that is long enough.
     #[inline]
-    fn copy_to(&self, into: &mut [u8]) {
+    pub(super) fn copy_to(&self, into: &mut [u8]) {
         match self {
             Eager::Inline(bytes) => into[..bytes.len()].copy_from_slice(bytes),
             Eager::Frame(frame) => {

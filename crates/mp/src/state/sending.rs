@@ -98,6 +98,7 @@ impl State {
         tag: u64,
         payload: Payload<'_>,
     ) -> Result<bool, MpError> {
+        self.received_in_a_row = 0;
         let len = payload.len();
         let peer = &self.peers[rank as usize];
         if peer.connection.is_none() || !peer.out.is_empty() || len > EAGER_BYTES_MAX {
