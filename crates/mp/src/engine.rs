@@ -284,8 +284,8 @@ impl Shared {
         Ok(came)
     }
 
-    /// Pauses or yields before the next look; false: it has looked long enough, and sleeps. A thread
-    /// that steps a node in this process does so in its sleep.
+    /// Pauses or yields before the next look; false: it has looked long enough, and sleeps. A
+    /// thread that steps a node in this process does so in its sleep.
     #[inline]
     fn keeps_looking(&self, engine: &mut Engine, wait: &mut Wait) -> bool {
         if self.session.steps_node() {
