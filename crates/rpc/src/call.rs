@@ -9,7 +9,6 @@ use crate::error::RpcError;
 use crate::figures::Counted;
 use crate::limits::FAILURE_BYTES_MAX;
 use crate::link::{BulkResult, Link, NO_BULK};
-use crate::server::Shared;
 use crate::wire::{Request, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +19,6 @@ use vmmc_host::{Deadline, Nanos};
 /// A call, which its handler answers, from whatever thread and whenever, or passes on. Dropping it
 /// tells the caller that there is no answer.
 pub struct Call {
-    shared: Arc<Shared>,
     link: Arc<Link>,
     head: Request,
     came: Came,
@@ -50,13 +48,12 @@ pub(crate) enum BulkArgument {
 impl Call {
     #[inline]
     pub(crate) fn new(
-        shared: Arc<Shared>,
         link: Arc<Link>,
         head: Request,
         (came, counted): (Came, Counted),
         (arguments, bulk): (Vec<u8>, BulkArgument),
     ) -> Call {
-        Call { shared, link, head, came, counted, arguments, bulk, open: true }
+        Call { link, head, came, counted, arguments, bulk, open: true }
     }
 
     pub(crate) fn counted(&self) -> Counted {
@@ -126,14 +123,14 @@ impl Call {
 
     /// Time until then.
     pub fn left(&self) -> Duration {
-        self.came.deadline.left(self.shared.now()).unwrap_or_default()
+        self.came.deadline.left(self.link.server.now()).unwrap_or_default()
     }
 
     /// Whether the caller has withdrawn it, or nobody can any more, for the server or its node has
     /// gone: a handler that works for long looks now and then.
     pub fn is_cancelled(&self) -> bool {
-        let over = || self.shared.over.load(Ordering::Acquire);
-        self.shared.is_here() && (over() || self.shared.admission().is_withdrawn(&self.name()))
+        let over = || self.link.server.over.load(Ordering::Acquire);
+        self.link.server.is_here() && (over() || self.link.server.admission().is_withdrawn(&self.name()))
     }
 
     /// Who sent it here: the caller, or the server that has passed it on. The node vouches for it.
@@ -211,7 +208,7 @@ impl Call {
             self.end(Status::Late, b"", NO_BULK);
             return Ok(());
         }
-        if let Err(error) = self.shared.pass_on(&self.name(), to, || {
+        if let Err(error) = self.link.server.pass_on(&self.name(), to, || {
             let bulk = self.bulk_to_vec();
             let arguments_len = arguments.len() as u32;
             let head = Request { method, left, arguments: arguments_len, ..self.head };
@@ -240,11 +237,11 @@ impl Call {
 
     fn close<'a>(&mut self, status: Status, result: &[u8], bulk: BulkResult<impl Source<'a>>) {
         self.open = false;
-        if !self.shared.is_here() {
+        if !self.link.server.is_here() {
             return;
         }
         // First, so that whoever has the answer finds the call gone.
-        self.shared.finished(self, status);
+        self.link.server.finished(self, status);
         if !self.link.answer_with_bulk(self.head.id, status, result, bulk) {
             self.link.answer(self.head.id, Status::ResultTooLong, b"");
         }

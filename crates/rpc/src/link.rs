@@ -4,6 +4,7 @@
 //! and nobody waits for it: a caller that takes no answers holds up itself.
 
 use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX};
+use crate::server::Shared;
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Encoded, Message, Origin, Status};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,7 +30,8 @@ pub(crate) struct Link {
     dead: AtomicBool,
     /// Answers wait for room.
     waits: AtomicBool,
-    signals: Arc<Signals>,
+    /// The server that it is of.
+    pub(crate) server: Arc<Shared>,
 }
 
 /// What links tell their server, each of one caller or another.
@@ -102,13 +104,7 @@ pub(crate) type BulkResult<S> = Option<(PayloadToken, S)>;
 pub(crate) const NO_BULK: BulkResult<&[u8]> = None;
 
 impl Link {
-    pub(crate) fn new(
-        number: u64,
-        origin: Origin,
-        asker: Asker,
-        via: Option<Arc<Link>>,
-        signals: Arc<Signals>,
-    ) -> Link {
+    pub(crate) fn new(number: u64, origin: Origin, asker: Asker, via: Option<Arc<Link>>, server: Arc<Shared>) -> Link {
         let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
         Link {
             number,
@@ -118,7 +114,7 @@ impl Link {
             out: Mutex::new(out),
             dead: AtomicBool::new(false),
             waits: AtomicBool::new(false),
-            signals,
+            server,
         }
     }
 
@@ -134,7 +130,7 @@ impl Link {
     fn give_up(&self, out: &mut Out) {
         self.dead.store(true, Ordering::Release);
         // Last: who sees this finds that it is dead.
-        self.signals.lost.store(true, Ordering::Release);
+        self.server.signals.lost.store(true, Ordering::Release);
         out.waiting_bytes = 0;
         out.waiting.drain(..).filter_map(|answer| answer.id).for_each(|id| self.undelivered(id));
     }
@@ -243,7 +239,7 @@ impl Link {
         }
         if !out.waiting.is_empty() {
             self.waits.store(true, Ordering::Relaxed);
-            self.signals.push.store(true, Ordering::Relaxed);
+            self.server.signals.push.store(true, Ordering::Relaxed);
         }
         true
     }

@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     /// Nothing is taken any more: no handler runs either, or the node has gone.
     pub(crate) over: AtomicBool,
-    signals: Arc<Signals>,
+    pub(crate) signals: Signals,
     pub(crate) figures: ServerFigures,
 }
 
@@ -211,7 +211,7 @@ impl ServerBuilder {
             queued: Condvar::new(),
             stop: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            signals: Arc::default(),
+            signals: Signals::default(),
             figures,
         });
         let connecting = Arc::new(Connecting::default());
@@ -567,7 +567,7 @@ impl Serving {
             return None;
         }
         self.next_link += 1;
-        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, via, self.shared.signals.clone()));
+        let link = Arc::new(Link::new(self.next_link, origin.clone(), asker, via, self.shared.clone()));
         if !self.connecting.ask(&link) {
             return None;
         }
@@ -590,7 +590,7 @@ impl Serving {
         let came = Came { deadline, timed_from, from };
         let (name, shared) = ((link.number, head.id), &self.shared);
         let counted = shared.figures.of(head.method);
-        let call = || Call::new(shared.clone(), link, head, (came, counted), body);
+        let call = || Call::new(link, head, (came, counted), body);
         let admitted = match &self.inline {
             Some(handler) => {
                 let turn = shared.admission().admit_and_begin(name, deadline.0, now);
