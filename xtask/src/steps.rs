@@ -69,7 +69,36 @@ fn format() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    run("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--profile", PROFILE, "--", "-D", "warnings"]))
+    match run(
+        "clippy",
+        cargo(&["clippy", "--workspace", "--all-targets", "--profile", PROFILE, "--", "-D", "warnings"]),
+    ) {
+        Passed(_) => apart(),
+        other => other,
+    }
+}
+
+/// Programs that are workspaces of their own, because what they need is not what the project needs.
+const APART: [&str; 2] = ["examples/grpc", "peers/iceoryx2"];
+
+fn apart() -> Outcome {
+    for folder in APART {
+        let mut command = cargo(&["clippy", "--all-targets", "--locked", "--target-dir"]);
+        command.arg(target_folder().join("apart")).args(["--", "-D", "warnings"]).current_dir(root().join(folder));
+        let name = format!("clippy-{}", folder.replace('/', "-"));
+        match run(&name, command) {
+            Passed(_) => {}
+            Failed(_) if is_offline(&name) => crate::skipped(&format!("{folder}: the package index is not in reach")),
+            other => return other,
+        }
+    }
+    Passed(format!("and {}", APART.join(", ")))
+}
+
+/// Whether a step failed because it could not reach the package index.
+fn is_offline(name: &str) -> bool {
+    let text = log_text(name);
+    ["failed to download", "download of", "Could not resolve", "spurious network"].iter().any(|why| text.contains(why))
 }
 
 fn docs() -> Outcome {
@@ -310,9 +339,7 @@ fn outside() -> Outcome {
     let mut resolve = Command::new("cargo");
     resolve.args(["+1.85", "generate-lockfile"]).current_dir(&folder);
     if let Failed(why) = run("msrv-resolve", resolve) {
-        let text = log_text("msrv-resolve");
-        let offline = ["failed to download", "download of", "Could not resolve", "spurious network"];
-        if offline.iter().any(|words| text.contains(words)) {
+        if is_offline("msrv-resolve") {
             crate::skipped("a program outside: the package index is not in reach");
             return Passed(String::new());
         }
