@@ -9,11 +9,14 @@
 //! holder of a descriptor can open once more through `/proc/self/fd`, so its mode counts: ours have
 //! [`MODE`], and memory that its group or others may write is not mapped.
 
+mod prefetch;
+
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX, UNMAP_BYTES_MAX};
 use crate::memory;
 use crate::overlay::Words;
 use crate::stores::Store;
+pub use prefetch::Prefetch;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};

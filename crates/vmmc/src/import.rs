@@ -334,6 +334,14 @@ impl Import {
         }
     }
 
+    /// Has a line that is sent to soon come to this core, if this process maps the export.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64) {
+        if let Some(mapped) = &self.mapped {
+            mapped.prefetch(offset);
+        }
+    }
+
     pub(crate) fn send_source<'a>(
         &self,
         offset: u64,

@@ -120,6 +120,12 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 128;
 /// Messages of one sender that wait in an endpoint. A sender whose node is another one asks how
 /// many were taken once for each half of them.
 pub const ENDPOINT_SLOTS: u64 = 64;
+/// How many messages ahead a sender has the line of a slot come to its core: a store to a line that
+/// another core has takes 100 to 200 ns, in which it writes as many.
+pub const SLOTS_STORED_SOON: u64 = 12;
+/// How many messages ahead the owner has one come: less, so that it does not take from a sender
+/// that is far ahead what that has just fetched.
+pub const SLOTS_READ_SOON: u64 = 3;
 /// Frames of one sender: a word has a bit for each.
 pub const ENDPOINT_FRAMES_MAX: u64 = 64;
 /// How long frames are kept for a payload of several that found no room, after it was tried last:

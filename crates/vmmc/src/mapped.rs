@@ -21,7 +21,7 @@ use vmmc_host::credit::load_after_store;
 use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::{LANES, METERS, STORE_TRIAL_BYTES_MIN};
 use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
-use vmmc_host::region::OutOfBounds;
+use vmmc_host::region::{OutOfBounds, Prefetch};
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
 use vmmc_nic::{OpError, TOKEN_ENTRY_BYTES, TokenPart, TokenWords};
@@ -253,6 +253,12 @@ impl Mapped {
             count.sent(data.len() as u64);
             Ok(load_after_store(self.region.word(word)?))
         })
+    }
+
+    /// Has a line that is stored to soon come to this core; see [`Region::prefetch`].
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64) {
+        self.region.prefetch(offset, Prefetch::Store);
     }
 
     /// Deliberate update of several places, in turn, behind one check of the gate.

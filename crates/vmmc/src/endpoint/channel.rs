@@ -7,11 +7,13 @@ use super::Message;
 use super::frame::Frames;
 use super::layout::{AGREED, Head, Payload, Shape, slot_end};
 use crate::export::Export;
+use crate::limits::SLOTS_READ_SOON;
 use crate::tokens::{ByToken, TokenPool, TokenRefused};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::credit::{ChannelWords, is_there};
+use vmmc_host::region::Prefetch;
 use vmmc_nic::Sender;
 
 /// A sender, and what it writes to.
@@ -76,6 +78,7 @@ impl ChannelMemory {
     #[inline]
     pub(super) fn take(&mut self, tokens: Option<&TokenPool>, message: &mut Message) -> Option<()> {
         let end = slot_end(self.taken);
+        self.region.prefetch(slot_end(self.taken + SLOTS_READ_SOON) - 8, Prefetch::Load);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let head = Head::decode(head, self.shape)?;
         let control = &mut message.control[..head.control];

@@ -11,7 +11,7 @@ use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONNECTION_TABLES_MAX, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS,
-    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER, RUN_KEPT,
+    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER, RUN_KEPT, SLOTS_STORED_SOON,
 };
 use crate::session::Session;
 use crate::source::Source;
@@ -372,6 +372,7 @@ impl Connection {
         image.fill(control, head, token, sent + 1);
         let quiet =
             self.channel.send_then_load(slot_end(sent) - head.slot_bytes(), image.bytes(), AGREED + QUIET_AT)?;
+        self.channel.prefetch(slot_end(sent + SLOTS_STORED_SOON) - 8);
         self.credit.spend(match head.payload {
             Payload::Frames(run, _) => Some(run),
             Payload::None | Payload::ByToken(_) => None,
