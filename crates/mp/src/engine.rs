@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use vmmc::{Deadline, Endpoint, Message, Session, WaitError};
-use vmmc_host::wait::is_interrupted;
+use vmmc_host::wait::{is_interrupted, patience};
 use vmmc_job::Job;
 
 /// What all groups of a member stand on.
@@ -228,7 +228,7 @@ impl Shared {
                     let late = wait.end.is_some_and(|end| self.session.deadline(Duration::ZERO) >= end);
                     if late {
                         let result = ready(&mut engine.state, direct);
-                        let result = result.ok_or_else(|| MpError::timed_out(what, self.timeout));
+                        let result = result.ok_or_else(|| MpError::timed_out(what, self.call_time()));
                         return (engine, result);
                     }
                 }
@@ -240,6 +240,11 @@ impl Shared {
         }
     }
 
+    /// How long a call waits: the thread may say so.
+    fn call_time(&self) -> Duration {
+        patience().timeout.unwrap_or(self.timeout)
+    }
+
     /// One look for something; sleeps if there is nothing. False: nothing came.
     #[inline]
     fn turn(&self, engine: &mut Engine, direct: &mut Direct<'_>, wait: &mut Wait) -> Result<bool, MpError> {
@@ -247,7 +252,7 @@ impl Shared {
         wait.turns = wait.turns.wrapping_add(1);
         if wait.turns % TURNS_A_LOOK == 0 {
             // Its time counts also where messages for others come one upon the other.
-            wait.end.get_or_insert_with(|| self.session.deadline(self.timeout));
+            wait.end.get_or_insert_with(|| self.session.deadline(self.call_time()));
             engine.look_at_members(direct)?;
         }
         if engine.progress(direct)? {
@@ -260,7 +265,7 @@ impl Shared {
         if !engine.state.has_something_to_do() && self.keeps_looking(engine, wait) {
             return Ok(false);
         }
-        let end = *wait.end.get_or_insert_with(|| self.session.deadline(self.timeout));
+        let end = *wait.end.get_or_insert_with(|| self.session.deadline(self.call_time()));
         let mut slice = MEMBERS_LOOK;
         if engine.state.has_something_to_do() {
             // Nobody says when there is room, or a connection.
