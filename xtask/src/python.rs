@@ -70,8 +70,10 @@ fn try_check(venv: &Path) -> Result<String, String> {
     build()?;
     install(venv)?;
     let node = format!("xtask-python-{}", std::process::id());
-    let ran =
-        ["test_vmmc", "test_rpc"].iter().map(|tests| run_tests(venv, &node, tests)).collect::<Result<Vec<_>, _>>()?;
+    let ran = ["test_vmmc", "test_rpc", "test_mp"]
+        .iter()
+        .map(|tests| run_tests(venv, &node, tests))
+        .collect::<Result<Vec<_>, _>>()?;
     let ran = ran.join(", ");
     let examples = examples()?;
     let tutorial = examples.iter().try_for_each(|example| {

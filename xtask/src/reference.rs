@@ -100,6 +100,8 @@ const EXCEPT: &[&str] = &[
     "<vmmc.Job …, rank … of …>",
     "<vmmc.Session process … on node …>",
     "<vmmc.TokenBuffer of … bytes>",
+    "<vmmc.mp.Group, rank … of …>",
+    "<vmmc.mp.Messages, rank … of …>",
     "Event(…, ranks=…, number=…, text=…)",
     "Group … (rank … of …)",
     "Job(…, rank … of …)",
@@ -109,6 +111,7 @@ const EXCEPT: &[&str] = &[
     "Region(… bytes at …, …)",
     "Report(copied=…, redirected=…, pending=…)",
     "Session(process … on node …)",
+    "Status(source=…, tag=…, length=…)",
     // What a command prints when all is well, in parts.
     " (to other nodes: …)",
     "…, release …, up for …\n",

@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
-    ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node", "vmmc-rpc"]),
+    ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-mp", "vmmc-node", "vmmc-rpc"]),
     ("vmmc-nx-c", &["vmmc", "vmmc-nx"]),
     ("vmmc-onc", &["onc-rpc", "vmmc", "vmmc-host", "vmmc-rpc"]),
     ("vmmc-bsp-c", &["vmmc-bsp", "vmmc-job"]),

@@ -10,11 +10,18 @@ use crate::session::Session;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use vmmc_job::{Change, MemberState};
 
 /// This process's membership in a job.
 #[pyclass(module = "vmmc", frozen)]
-pub(crate) struct Job(Detached<vmmc_job::Job>);
+pub(crate) struct Job(Detached<Arc<vmmc_job::Job>>);
+
+impl Job {
+    pub(crate) fn shared(&self) -> Arc<vmmc_job::Job> {
+        Arc::clone(&self.0)
+    }
+}
 
 pub(crate) fn state_name(state: MemberState) -> &'static str {
     match state {
@@ -40,7 +47,7 @@ impl Job {
     /// Joins the job that this process was started for.
     #[staticmethod]
     fn attach(py: Python<'_>) -> PyResult<Job> {
-        Ok(Job(Detached::new(wait(py, None, vmmc_job::Job::attach)?)))
+        Ok(Job(Detached::new(Arc::new(wait(py, None, vmmc_job::Job::attach)?))))
     }
 
     /// Number of this process in the job.

@@ -1,7 +1,7 @@
 //! The native module of the Python package `vmmc`.
 //!
 //! ```text
-//!   python/vmmc/*.py ── classes ──▶ _vmmc (this crate) ──▶ crate vmmc, crate vmmc-node
+//!   python/vmmc/*.py ── classes ──▶ _vmmc (this crate) ──▶ crates vmmc, vmmc-mp, vmmc-node, vmmc-rpc
 //!   NumPy, memoryview ── buffer protocol ──▶ mapped memory, kept by the object that gave the view
 //! ```
 //!
@@ -19,15 +19,19 @@ mod continuations;
 mod endpoint;
 mod errors;
 mod export;
+mod group;
 mod import;
 mod job;
 mod launch;
 mod memory;
+mod messages;
 mod node;
 mod notification;
 mod owned;
 mod pinned;
 mod redirection;
+mod reducing;
+mod request;
 mod ring;
 mod rpc_client;
 mod rpc_server;
@@ -50,11 +54,15 @@ mod _vmmc {
     #[pymodule_export]
     use crate::export::Export;
     #[pymodule_export]
+    use crate::group::{Group, MessageStatus, mp_wait_any};
+    #[pymodule_export]
     use crate::import::{Binding, Import};
     #[pymodule_export]
     use crate::job::Job;
     #[pymodule_export]
     use crate::launch::{Event, Launched, launch};
+    #[pymodule_export]
+    use crate::messages::{Memory, MemoryRange, Messages};
     #[pymodule_export]
     use crate::node::{Node, run_node};
     #[pymodule_export]
@@ -63,6 +71,8 @@ mod _vmmc {
     use crate::pinned::{Lent, PinnedTable};
     #[pymodule_export]
     use crate::redirection::{Redirection, Report};
+    #[pymodule_export]
+    use crate::request::Request;
     #[pymodule_export]
     use crate::ring::{Record, Ring};
     #[pymodule_export]

@@ -11,6 +11,7 @@ import numpy
 import numpy.typing
 
 import vmmc
+import vmmc.mp
 import vmmc.rpc
 
 
@@ -137,3 +138,21 @@ def tokens(session: vmmc.Session, answers: vmmc.Connection) -> None:
             print(buffer.wait(1.0), bytes(buffer), buffer.read(0, by_token.length), buffer.capacity)
         elif by_token is not None and by_token.dropped == "too long":
             answers.check()
+
+
+def members(session: vmmc.Session) -> None:
+    with vmmc.mp.among(session, "typed", 0, ["alpha", None], timeout=10) as some:
+        world: vmmc.mp.Group = some.world
+        request: vmmc.mp.Request = world.start_send(1, numpy.zeros(4), tag=7)
+        data, status = world.receive(source=1, tag=7, mask=0xFF, timeout=1.0)
+        place = numpy.zeros((4, 4), dtype="f4")
+        length: int = world.receive_into(place, status.source).length + len(data)
+        done: vmmc.mp.Status | None = request.test()
+        first: int | None = vmmc.mp.wait_any([request, world.start_receive(bytearray(4))], 1.0)
+        statuses: list[vmmc.mp.Status] = vmmc.mp.wait_all([request])
+        world.allreduce(place, "max")
+        everybody: bytes | None = world.allgather(array.array("i", [1]))
+        half: vmmc.mp.Group | None = world.split(world.rank % 2)
+        memory: vmmc.mp.Memory = some.memory(1 << 20)
+        world.send(1, memory.range(0, 100))
+        print(length, done, first, statuses, everybody, half, memory.memory.array("f8"))

@@ -21,13 +21,17 @@ __all__ = [
     "Event",
     "Export",
     "Frame",
+    "Group",
     "Handler",
     "Import",
     "Job",
     "Launched",
     "Lent",
     "LentRange",
+    "Memory",
+    "MemoryRange",
     "Message",
+    "Messages",
     "Node",
     "Notification",
     "Pinned",
@@ -35,6 +39,7 @@ __all__ = [
     "Record",
     "Redirection",
     "Report",
+    "Request",
     "Ring",
     "RpcCall",
     "RpcClient",
@@ -42,6 +47,7 @@ __all__ = [
     "RpcRegion",
     "RpcServer",
     "Session",
+    "Status",
     "TableRange",
     "TokenBuffer",
     "Transfer",
@@ -50,6 +56,7 @@ __all__ = [
     "__version__",
     "attach",
     "launch",
+    "mp_wait_any",
     "run_node",
 ]
 
@@ -66,6 +73,8 @@ class _HasArray(Protocol):
 _Bytes: TypeAlias = _HasBuffer | _HasArray
 _Source: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned | Lent | LentRange | TableRange"
 _Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
+
+_Op: TypeAlias = Literal["sum", "product", "min", "max", "and", "or", "xor"]
 
 class _HasDescriptor(Protocol):
     def fileno(self) -> int: ...
@@ -1138,3 +1147,244 @@ class RpcCall:
         """Leaves it to another server, with its bulk; that one answers the caller itself. After an
         exception it is still to be answered.
         """
+
+@final
+class Messages:
+    """A process as one that sends and receives messages by rank and tag; see vmmc.mp. Any thread
+    makes calls. As a context manager it leaves at the end.
+    """
+
+    @staticmethod
+    def attach(*, timeout: float | None = None) -> Messages:
+        """The members of the job that this process was started for."""
+    @staticmethod
+    def over(job: Job, *, timeout: float | None = None) -> Messages:
+        """The members of a job, as it is now."""
+    @staticmethod
+    def among(
+        session: Session, name: str, rank: int, nodes: Sequence[str | None], *, timeout: float | None = None
+    ) -> Messages:
+        """Processes or threads that know each other by a name, each with its own session. For each
+        rank its node's name or address; None: the node of this process.
+        """
+    @property
+    def rank(self) -> int:
+        """Number of this member."""
+    @property
+    def size(self) -> int:
+        """Members."""
+    @property
+    def world(self) -> Group:
+        """All members."""
+    @property
+    def session(self) -> Session:
+        """The session that they use."""
+    def memory(self, length: int) -> Memory:
+        """New memory, zeroed, in which long messages land without a copy on the way."""
+    def poll(self) -> None:
+        """Takes what has come and sends on what waits, without a wait: for programs that compute
+        for long while others want something of them.
+        """
+    def counts(self) -> dict[str, int]:
+        """What became of messages so far: sent at once ("eager"), after a question ("asked"; of
+        those short ones, "asked_short"), come before a receive ("unexpected"); members that were
+        cut off ("misbehaved").
+        """
+    def leave(self) -> None:
+        """Says goodbye to the others; further calls are vmmc.Stale."""
+    def abort(self, code: int, text: str) -> None:
+        """Ends all members: this process with the code, the calls of the others with vmmc.Failed,
+        which has code and text. It does not return.
+        """
+    def __enter__(self) -> Messages: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class Group:
+    """Some of the members, or all: messages of one group are never received in another.
+
+    `source` and `tag` of a receive say whose messages it is for, and with which tag; None: any.
+    `mask`: only these bits of the tag matter.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Number of this member in the group."""
+    @property
+    def size(self) -> int:
+        """Members."""
+    def member(self, rank: int) -> int:
+        """Number among all members of a member of the group."""
+    def duplicate(self, *, timeout: float | None = None) -> Group:
+        """The same members as a group of their own; all of them call this."""
+    def split(self, colour: int | None, key: int = 0, *, timeout: float | None = None) -> Group | None:
+        """Groups of those that say the same colour, in order of key, then of rank; all members call
+        this. None: those that say none are in no group.
+        """
+    def send(self, to: int, data: _Bytes | Memory | MemoryRange, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Sends a message. On return the object may be used again, which says nothing of whether it
+        was received. Short ones go at once; long ones wait for the receive.
+        """
+    def receive(
+        self,
+        source: int | None = None,
+        tag: int | None = None,
+        *,
+        mask: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[bytes, Status]:
+        """Receives the oldest message that it is for, of whatever length."""
+    def receive_into(
+        self,
+        into: _Bytes | Memory | MemoryRange,
+        source: int | None = None,
+        tag: int | None = None,
+        *,
+        mask: int | None = None,
+        timeout: float | None = None,
+    ) -> Status:
+        """The same into a writable object. A message that is longer is lost, and vmmc.OutOfBounds."""
+    def exchange(
+        self,
+        to: int,
+        data: _Bytes | Memory | MemoryRange,
+        into: _Bytes | Memory | MemoryRange,
+        source: int | None = None,
+        tag: int | None = None,
+        *,
+        send_tag: int = 0,
+        mask: int | None = None,
+        timeout: float | None = None,
+    ) -> Status:
+        """Sends one message and receives another one: two that do this with each other do not wait
+        for each other in vain.
+        """
+    def start_send(self, to: int, data: _Bytes | Memory | MemoryRange, tag: int = 0) -> Request:
+        """Begins to send a message; nobody changes the object until the request is over."""
+    def start_receive(
+        self,
+        into: _Bytes | Memory | MemoryRange,
+        source: int | None = None,
+        tag: int | None = None,
+        *,
+        mask: int | None = None,
+    ) -> Request:
+        """Begins to receive a message into a writable object."""
+    def probe(
+        self,
+        source: int | None = None,
+        tag: int | None = None,
+        *,
+        mask: int | None = None,
+        timeout: float | None = None,
+    ) -> Status:
+        """Waits for a message, which stays."""
+    def try_probe(
+        self, source: int | None = None, tag: int | None = None, *, mask: int | None = None
+    ) -> Status | None:
+        """What the next receive would get, if it is here."""
+    def barrier(self, *, timeout: float | None = None) -> None:
+        """Waits until all members are in it."""
+    def broadcast(self, buffer: _Bytes, root: int = 0, *, timeout: float | None = None) -> None:
+        """Gives all members the bytes of one, in an object that all have of one length."""
+    def gather(
+        self, own: _Bytes, root: int = 0, *, into: _Bytes | None = None, timeout: float | None = None
+    ) -> bytes | None:
+        """Gives one member the bytes of all, in order of rank; each has as many. They come as bytes,
+        or into an object; None elsewhere.
+        """
+    def gather_varied(
+        self,
+        own: _Bytes,
+        lengths: Sequence[int] | None,
+        root: int = 0,
+        *,
+        into: _Bytes | None = None,
+        timeout: float | None = None,
+    ) -> bytes | None:
+        """The same of as many bytes as each has; the root knows the lengths."""
+    def scatter(
+        self, all: _Bytes | None, into: _Bytes, root: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Gives each member its part of what one has, in order of rank; the others give none."""
+    def allgather(self, own: _Bytes, *, into: _Bytes | None = None, timeout: float | None = None) -> bytes | None:
+        """Gives all members the bytes of all, in order of rank; each has as many."""
+    def allgather_varied(
+        self, own: _Bytes, lengths: Sequence[int], *, into: _Bytes | None = None, timeout: float | None = None
+    ) -> bytes | None:
+        """The same of as many bytes as each has; all know the lengths."""
+    def all_to_all(self, data: _Bytes, *, into: _Bytes | None = None, timeout: float | None = None) -> bytes | None:
+        """Gives each member its part of what each other one has for it: as many bytes for each."""
+    def all_to_all_varied(
+        self,
+        data: _Bytes,
+        lengths: Sequence[int],
+        into_lengths: Sequence[int],
+        *,
+        into: _Bytes | None = None,
+        timeout: float | None = None,
+    ) -> bytes | None:
+        """The same of as many bytes as each has for each; both sides know the lengths."""
+    def reduce(self, values: _Bytes, op: _Op = "sum", root: int = 0, *, timeout: float | None = None) -> None:
+        """Combines the numbers of all members, one by one, in place at one of them; the others keep
+        theirs. Numbers are integers of 8 to 64 bits, float32 and float64, as the buffer says.
+        """
+    def allreduce(self, values: _Bytes, op: _Op = "sum", *, timeout: float | None = None) -> None:
+        """The same, at all of them: all have the same bits."""
+    def scan(self, values: _Bytes, op: _Op = "sum", *, timeout: float | None = None) -> None:
+        """The same, of the members up to this one."""
+
+@final
+class Status:
+    """What is known of a message."""
+
+    @property
+    def source(self) -> int:
+        """Its sender."""
+    @property
+    def tag(self) -> int:
+        """Its tag."""
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+
+@final
+class Request:
+    """A send or a receive under way. Its end without a wait leaves a send to itself, and takes a
+    receive back that has no message yet.
+    """
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Waits until it is over. vmmc.TimedOut leaves it as it was. Later calls give the same."""
+    def test(self) -> Status | None:
+        """The message, if it is over; None while it is under way."""
+    def cancel(self) -> None:
+        """Takes it back if nothing has happened yet: it is then vmmc.Cancelled. A message that is on
+        its way is not taken back.
+        """
+
+@final
+class Memory:
+    """Memory in which long messages land without a copy on the way. Members of the same node that
+    send into a range of it can write all of it.
+    """
+
+    @property
+    def memory(self) -> Buffer:
+        """All of it, with the buffer protocol."""
+    def range(self, start: int = 0, length: int | None = None) -> MemoryRange:
+        """`length` bytes from `start` on, to send or to receive into; without length, to the end."""
+    def __len__(self) -> int:
+        """Bytes."""
+    def __bool__(self) -> bool: ...
+
+@final
+class MemoryRange:
+    """A part of such memory."""
+
+    def __len__(self) -> int:
+        """Bytes."""
+    def __bool__(self) -> bool: ...
+
+def mp_wait_any(requests: Sequence[Request], timeout: float | None = None) -> int | None:
+    """See vmmc.mp.wait_any."""
