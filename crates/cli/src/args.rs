@@ -2,6 +2,7 @@
 //!
 //! Invariant: parsing has no side effects.
 
+pub(crate) mod ping;
 pub(crate) mod run;
 pub(crate) mod utlb;
 
@@ -79,7 +80,7 @@ pub(crate) enum Command {
     Node(Node),
     /// Round trips between two nodes
     #[command(after_help = EXIT_CODES)]
-    Ping(Ping),
+    Ping(ping::Ping),
     /// Services of remote calls: which there are, and whether one answers
     #[command(subcommand, after_help = EXIT_CODES)]
     Rpc(Rpc),
@@ -649,25 +650,6 @@ pub(crate) struct Exec {
     /// The program and its arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
-}
-
-/// Round trips.
-#[derive(Args, Debug)]
-pub(crate) struct Ping {
-    /// Name or address:port of the other node
-    pub(crate) node: String,
-    /// Which node asks.
-    #[command(flatten)]
-    pub(crate) which: Which,
-    /// Round trips
-    #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) count: u32,
-    /// Give up on one round trip after this long, milliseconds
-    #[arg(long, default_value_t = 5000)]
-    pub(crate) timeout_ms: u64,
-    /// Print one JSON object instead of lines
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// What about services.

@@ -185,12 +185,15 @@ pub(crate) const WIRE_PACKET_BYTES_MAX: usize = 64 << 10;
 pub(crate) const WIRE_BURST: usize = 64;
 /// Time between two checks of the emulator for changes.
 pub(crate) const WIRE_LOOK: Duration = Duration::from_millis(2);
-/// Bytes of one message of a stream over an emulated link.
+/// Bytes of one message of a stream over a link.
 pub(crate) const STREAM_BYTES: usize = 256 << 10;
 /// Bytes of the export that such a stream goes to.
 pub(crate) const STREAM_EXPORT_BYTES: u64 = 64 << 20;
-/// Messages of a stream that are under way at once: several times what any of the links holds.
+/// Messages of a stream that are under way at once: several times what any emulated link holds.
 pub(crate) const STREAM_TRANSFERS: usize = 32;
+/// Time from the begin of the streams of `vmmc ping --load` until pings beside them are counted:
+/// enough for the stream to fill what there is to fill.
+pub(crate) const LOAD_BEGINS: Duration = Duration::from_millis(500);
 /// Rest after each ping beside a stream, so that pings are no load.
 pub(crate) const PING_PAUSE: Duration = Duration::from_millis(2);
 /// Pings alone, at most: enough for their 99th percentile.
