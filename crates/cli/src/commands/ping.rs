@@ -71,8 +71,10 @@ fn count(session: &Session, node: &str, ping: &Ping, beside: Option<&[Running<'_
         times.push(ns);
         if !ping.json {
             let (name, count, time) = (&ping.which.name, ping.count, units::time(ns));
-            let beside = if beside.is_some() { " beside a stream" } else { "" };
-            crate::output(&format!("{node} answered to {name}{beside}: {n} of {count}, {time}\n"))?;
+            match beside {
+                Some(_) => crate::output(&format!("{node} answered beside a stream: {n} of {count}, {time}\n"))?,
+                None => crate::output(&format!("{node} answered to {name}: {n} of {count}, {time}\n"))?,
+            }
         }
     }
     Ok(times)
