@@ -258,7 +258,15 @@ impl Group {
         #[pyo3(from_py_with = word_or_none)] mask: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<MessageStatus> {
-        let (select, data, into) = (select(source, tag, mask)?, Outgoing::of(data)?, Incoming::of(into)?);
+        let (select, data, mut into) = (select(source, tag, mask)?, Outgoing::of(data)?, Incoming::of(into)?);
+        if let (Outgoing::Bytes(data), Incoming::Bytes(into)) = (&data, &mut into) {
+            let (from, to) = (data.bytes().as_ptr_range(), into.bytes().as_ptr_range());
+            if from.start < to.end && to.start < from.end {
+                return Err(invalid(
+                    "`data` and `into` overlap, and one is sent while the other comes; use two objects",
+                ));
+            }
+        }
         let exchange = |shared: &Shared, group: &vmmc_mp::Group| {
             let receive = post(shared, group, select, into)?;
             // Each waits for both: where the receive fails, the send goes on by itself.

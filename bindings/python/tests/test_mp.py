@@ -191,6 +191,8 @@ class Pairs(Case):
         self.assertEqual(self.members(2, run), [count, count])
 
     def test_mistakes_say_what_to_do(self) -> None:
+        shared = bytearray(8)
+
         def run(world: vmmc.mp.Group) -> None:
             for call, kind, text in [
                 (lambda: world.send(2, b""), vmmc.OutOfBounds, "rank 2 does not exist"),
@@ -203,6 +205,8 @@ class Pairs(Case):
                 (lambda: world.allreduce(memoryview(bytearray(8)).cast("c")), vmmc.Invalid, "format 'c'|format \"c\""),
                 (lambda: world.allreduce(array.array("d", [1]), "xor"), vmmc.Invalid, "floats"),
                 (lambda: world.gather(b"ab", world.rank, into=bytearray(3)), vmmc.Invalid, "`into` has 3 bytes, and 4"),
+                (lambda: world.exchange(0, shared, shared), vmmc.Invalid, "overlap"),
+                (lambda: world.exchange(0, memoryview(shared)[:5], memoryview(shared)[4:]), vmmc.Invalid, "overlap"),
                 (lambda: world.receive(timeout=-1.0), vmmc.Invalid, "timeout"),
                 (lambda: world.receive(1 - world.rank, 77, timeout=0.001), vmmc.TimedOut, "nothing came"),
             ]:
