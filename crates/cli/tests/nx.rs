@@ -36,13 +36,15 @@ fn make() -> Result<PathBuf, String> {
     std::fs::create_dir_all(&folder).expect("a folder");
     link::library(&sources, &static_library(), &folder.join(link::SONAME)).expect("the library");
     std::os::unix::fs::symlink(link::SONAME, folder.join("libvmmc_nx.so")).expect("a link");
-    for name in ["conformance", "failures"] {
+    for source in ["tests/programs/conformance.c", "tests/programs/failures.c", "examples/barnes.c", "examples/ocean.c"]
+    {
+        let name = Path::new(source).file_stem().expect("it has a name");
         let mut command = link::compiler();
         command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include"));
-        command.arg("-o").arg(name).arg(sources.join(format!("tests/programs/{name}.c")));
-        command.args(["-L.", "-lvmmc_nx", "-Wl,-rpath,$ORIGIN"]).current_dir(&folder);
+        command.arg("-o").arg(name).arg(sources.join(source));
+        command.args(["-L.", "-lvmmc_nx", "-lm", "-Wl,-rpath,$ORIGIN"]).current_dir(&folder);
         let done = command.output().expect("the compiler runs");
-        assert!(done.status.success(), "{name}: {}", text(&done.stderr));
+        assert!(done.status.success(), "{source}: {}", text(&done.stderr));
     }
     Ok(folder)
 }
@@ -110,6 +112,25 @@ fn every_call_does_what_it_says_on_one_node_and_on_two() {
         assert_eq!(text(&output.stdout).matches("fine").count(), ranks, "{}", said(&output));
         let error = "said: a message of 8 bytes, type 30, from node";
         assert!(text(&output.stderr).contains(error), "{}", said(&output));
+    }
+}
+
+#[test]
+fn applications_on_several_nodes_come_to_the_bits_of_one_node_alone() {
+    let Some(folder) = programs() else { return };
+    for (nodes, ranks) in [("1", "1"), ("1", "2"), ("1", "5"), ("2", "4")] {
+        let node = (nodes == "1").then(|| Node::start("nx", &["--plain"]));
+        let mut args = vec!["-n", ranks];
+        match &node {
+            Some(node) => args.extend(["--node", &node.name]),
+            None => args.extend(["--nodes", nodes]),
+        }
+        for (program, own) in [("barnes", ["600", "3"]), ("ocean", ["34", "2"])] {
+            let output = run(folder, &args, program, &own);
+            assert!(output.status.success(), "{program} on {ranks}: {}", said(&output));
+            let right = format!("{program}: right, to the last bit");
+            assert!(text(&output.stdout).contains(&right), "{}", said(&output));
+        }
     }
 }
 
