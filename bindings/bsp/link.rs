@@ -35,3 +35,18 @@ pub(crate) fn library(folder: &Path, rust: &Path, to: &Path) -> Result<(), Strin
     }
     Err(format!("libvmmc_bsp: {}", String::from_utf8_lossy(&done.stderr)))
 }
+
+/// Makes the object of the source in `folder`, for the static library.
+///
+/// # Errors
+/// As for [`library`].
+#[allow(dead_code, reason = "tests have the shared library alone")]
+pub(crate) fn object(folder: &Path, to: &Path) -> Result<(), String> {
+    let mut command = compiler();
+    command.args(FLAGS).arg("-c").arg("-o").arg(to).arg(folder.join("c/abort.c"));
+    let done = command.output().map_err(|e| format!("no compiler for C here ({e}); the package gcc brings one"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(format!("libvmmc_bsp: {}", String::from_utf8_lossy(&done.stderr)))
+}

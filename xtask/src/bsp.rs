@@ -7,12 +7,14 @@
 mod link;
 
 use crate::install::{Tree, built_folder};
-use crate::{man, root};
+use crate::library::{self, Static};
+use crate::{man, root, target_folder};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The programs that are installed to read and build.
-const EXAMPLES: [&str; 6] = ["inner_product.c", "sieve.c", "matrix_vector.c", "fft.c", "lu.c", "radix_sort.c"];
+pub(crate) const EXAMPLES: &[&[&str]] =
+    &[&["inner_product"], &["sieve"], &["matrix_vector"], &["fft"], &["lu"], &["radix_sort"]];
 
 /// Installs it; gives the number of man pages, or says why it is left out.
 pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<Result<usize, String>, String> {
@@ -27,9 +29,15 @@ pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<Result<usize, St
     tree.link(&real, &format!("lib/{}", link::SONAME))?;
     tree.link(link::SONAME, "lib/libvmmc_bsp.so")?;
     tree.copy(&folder.join("include/bsp.h"), "include/bsp.h")?;
-    tree.write("lib/pkgconfig/vmmc_bsp.pc", &pkg_config(&tree.prefix.clone(), version))?;
-    for name in EXAMPLES {
-        tree.copy(&folder.join("examples").join(name), &format!("share/vmmc/examples/bsp/{name}"))?;
+    let map = fs::read_to_string(folder.join("vmmc_bsp.map")).map_err(|e| e.to_string())?;
+    let calls = library::names(&map);
+    let made = target_folder().join("xtask/bsp_abort.o");
+    link::object(&folder, &made)?;
+    library::install(tree, &Static { name: "vmmc_bsp", built: &rust, beside: Some(&made), calls: &calls })?;
+    let what = "BSPlib over virtual memory-mapped communication";
+    library::describe(tree, "vmmc_bsp", what, ("vmmc::bsp", "vmmc::bsp_static"))?;
+    for file in EXAMPLES.iter().map(|words| format!("{}.c", words[0])).chain(["CMakeLists.txt".into()]) {
+        tree.copy(&folder.join("examples").join(&file), &format!("share/vmmc/examples/bsp/{file}"))?;
     }
     let pages = man::pages_of_bsp(&header()?, version);
     for page in &pages {
@@ -45,12 +53,4 @@ fn folder() -> PathBuf {
 /// The header.
 pub(crate) fn header() -> Result<String, String> {
     fs::read_to_string(folder().join("include/bsp.h")).map_err(|e| e.to_string())
-}
-
-fn pkg_config(prefix: &Path, version: &str) -> String {
-    let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
-    let prefix = prefix.display();
-    format!(
-        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc_bsp\nDescription: BSPlib over virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc_bsp\n"
-    )
 }

@@ -6,6 +6,7 @@
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::{Tree, built_folder, tool};
+use crate::library::{self, Static};
 use crate::steps::{PROFILE, build, built, is_root, log_text, run, succeeds, without_logs};
 use crate::{man, root, target_folder};
 use std::collections::BTreeSet;
@@ -16,9 +17,6 @@ use std::process::Command;
 /// Name for the dynamic linker, under which programs find the library at run time; its number is
 /// the version of the binary interface.
 const SONAME: &str = "libvmmc.so.0";
-/// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print
-/// native-static-libs`).
-const STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 /// Strict, so that header and examples do not warn in strict programs.
 const FLAGS: &[&str] = &["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -30,15 +28,14 @@ pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<usize, String> {
     let built = built_folder(profile).join("libvmmc_c.a");
     tree.copy(&source.join("include/vmmc.h"), "include/vmmc.h")?;
     tree.copy(&root().join("crates/preload/include/vmmc_sockets.h"), "include/vmmc_sockets.h")?;
-    static_library(tree, &built, &map)?;
+    let text = fs::read_to_string(&map).map_err(|e| format!("{}: {e}", map.display()))?;
+    library::install(tree, &Static { name: "vmmc", built: &built, beside: None, calls: &library::names(&text) })?;
     let real = format!("libvmmc.so.{version}");
     link_shared(&built, &map, &tree.place(&format!("lib/{real}"))?)?;
     tree.lighten(&format!("lib/{real}"), &["--strip-unneeded"])?;
     tree.link(&real, &format!("lib/{SONAME}"))?;
     tree.link(SONAME, "lib/libvmmc.so")?;
-    tree.write("lib/pkgconfig/vmmc.pc", &pkg_config(&tree.prefix.clone(), version))?;
-    tree.write("lib/cmake/vmmc/vmmc-config.cmake", CMAKE)?;
-    tree.write("lib/cmake/vmmc/vmmc-config-version.cmake", &cmake_version(version))?;
+    library::describe(tree, "vmmc", "Virtual memory-mapped communication", ("vmmc::vmmc", "vmmc::static"))?;
     for entry in fs::read_dir(source.join("examples")).map_err(|e| e.to_string())?.flatten() {
         tree.copy(&entry.path(), &format!("share/vmmc/examples/{}", entry.file_name().to_string_lossy()))?;
     }
@@ -50,107 +47,14 @@ pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<usize, String> {
     Ok(pages.len())
 }
 
-/// The static library: one object with all that the calls need, in which only the calls have names.
-/// So it carries none of the standard library that nobody calls, and a program may link it beside
-/// other libraries that are written in Rust.
-fn static_library(tree: &mut Tree, built: &Path, map: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(map).map_err(|e| format!("{}: {e}", map.display()))?;
-    let calls = calls(&text);
-    let folder = target_folder().join("xtask/static");
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let (lean, object, names) = (folder.join("lean.a"), folder.join("vmmc.o"), folder.join("names"));
-    fs::write(&names, calls.join("\n") + "\n").map_err(|e| format!("{}: {e}", names.display()))?;
-    // The standard library's objects carry the compiler's own code of them beside the machine's; it
-    // is half of them, and binutils with LLVM's plugin trip over it.
-    let mut command = Command::new("objcopy");
-    command.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
-    command.args(tree.strips().then_some("--strip-debug"));
-    tool("objcopy", command.arg(built).arg(&lean))?;
-    let mut command = Command::new("ld");
-    command.args(["-r", "--gc-sections", "--force-group-allocation"]);
-    for name in &calls {
-        command.args(["-u", name]);
-    }
-    tool("ld", command.arg("-o").arg(&object).arg(&lean))?;
-    let mut command = Command::new("objcopy");
-    let sections = folder.join("sections");
-    fs::write(&sections, short_sections(&object)?).map_err(|e| format!("{}: {e}", sections.display()))?;
-    command.arg(format!("--keep-global-symbols={}", names.display())).arg(format!("@{}", sections.display()));
-    tool("objcopy", command.arg(&object))?;
-    let library = tree.place("lib/libvmmc.a")?;
-    tool("ar", Command::new("ar").arg("rcs").arg(library).arg(&object))?;
-    tree.lighten("lib/libvmmc.a", &["--strip-unneeded"])
-}
-
-/// Options for objcopy by which the sections of functions and constants are called by number:
-/// their names, which nobody needs, are a tenth of the library. What they are of stays in front, so
-/// that a linker can still leave out those that a program does not need.
-fn short_sections(object: &Path) -> Result<String, String> {
-    let read = Command::new("readelf").arg("-SW").arg(object).output();
-    let read = read.map_err(|e| format!("readelf: {e}; install a C compiler with its binutils"))?;
-    let listed = String::from_utf8_lossy(&read.stdout);
-    let names = listed.lines().filter_map(|line| line.split_once("] ")?.1.split_ascii_whitespace().next());
-    let options = names.zip(0..).filter_map(|(name, number)| {
-        let kind =
-            SECTIONS_OF_ONE.iter().find(|kind| name.strip_prefix(**kind).is_some_and(|rest| !rest.is_empty()))?;
-        Some(format!("--rename-section {name}={kind}{number}\n"))
-    });
-    Ok(options.collect())
-}
-
-/// How the sections of single functions and constants begin.
-const SECTIONS_OF_ONE: &[&str] = &[".text.", ".rodata.", ".data.rel.ro.", ".data.", ".bss.", ".gcc_except_table."];
-
-/// Names of the calls in a map of versions.
-fn calls(map: &str) -> Vec<&str> {
-    map.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("vmmc_")).collect()
-}
-
 /// The shared library: all of the static one that the calls need, with the versions that the map
 /// gives them.
 fn link_shared(library: &Path, map: &Path, to: &Path) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-shared", "-O1", "-Wl,--gc-sections,--as-needed,-z,relro,-z,now", &format!("-Wl,-soname,{SONAME}")]);
     command.arg(format!("-Wl,--version-script={}", map.display())).arg("-o").arg(to);
-    command.arg("-Wl,--whole-archive").arg(library).arg("-Wl,--no-whole-archive").args(STATIC_LIBS.split(' '));
+    command.arg("-Wl,--whole-archive").arg(library).arg("-Wl,--no-whole-archive").args(library::LIBS.split(' '));
     tool("cc", &mut command)
-}
-
-/// The file for pkg-config. A program that is linked with what it says starts without further ado:
-/// the dynamic linker looks into `/usr/lib` by itself, and into every other folder when the program
-/// names it.
-fn pkg_config(prefix: &Path, version: &str) -> String {
-    let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
-    let prefix = prefix.display();
-    format!(
-        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc\nDescription: Virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc\nLibs.private: {STATIC_LIBS}\n"
-    )
-}
-
-const CMAKE: &str = r#"# vmmc::vmmc is the shared library, vmmc::static the static one.
-get_filename_component(_vmmc_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-if(NOT TARGET vmmc::vmmc)
-    add_library(vmmc::vmmc SHARED IMPORTED)
-    set_target_properties(vmmc::vmmc PROPERTIES
-        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc.so"
-        IMPORTED_SONAME "libvmmc.so.0"
-        INTERFACE_INCLUDE_DIRECTORIES "${_vmmc_prefix}/include")
-    add_library(vmmc::static STATIC IMPORTED)
-    set_target_properties(vmmc::static PROPERTIES
-        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc.a"
-        INTERFACE_INCLUDE_DIRECTORIES "${_vmmc_prefix}/include"
-        INTERFACE_LINK_LIBRARIES "gcc_s;util;rt;pthread;m;dl;c")
-endif()
-unset(_vmmc_prefix)
-"#;
-
-/// Before 1.0 a new minor version may break programs.
-fn cmake_version(version: &str) -> String {
-    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
-    format!(
-        "set(PACKAGE_VERSION \"{version}\")\nif(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND PACKAGE_FIND_VERSION MATCHES \"^{}\")\n    set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\nif(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)\n    set(PACKAGE_VERSION_EXACT TRUE)\nendif()\n",
-        minor.replace('.', "\\\\.")
-    )
 }
 
 /// The step.
@@ -174,20 +78,73 @@ fn try_check() -> Result<String, String> {
     let mut tree = Tree::new(&prefix, None, true)?;
     let pages = install(&mut tree, PROFILE)?;
     let rpc = onc(&mut tree)?;
+    let models = models(&mut tree)?;
     tree.within_bounds()?;
-    let symbols = symbols(&prefix, "libvmmc.so", "vmmc.h")?;
+    let symbols = symbols(&prefix, "libvmmc.so", "vmmc.h", &[])?;
     let bad = man_pages(&prefix)?;
     let names = example_names()?;
-    let shared = compile(&prefix, &names, false)?;
-    let linked = compile(&prefix, &names[..1], true)?;
+    let shared = compile(&prefix, "vmmc", &names, false)?;
+    let linked = compile(&prefix, "vmmc", &names[..1], true)?;
     cplusplus(&prefix)?;
     let node = format!("xtask-c-{}", std::process::id());
     let ran = run_all(&node, shared.iter().chain(&linked));
     let ran = ran.and_then(|()| cmake(&prefix, &node));
+    let ran = ran.and_then(|said| models.iter().try_for_each(|model| model.check(&prefix, &node)).map(|()| said));
     let ran = ran.and_then(|said| if rpc { crate::onc::check(&prefix, &node).map(|()| said) } else { Ok(said) });
     let _ = Command::new(built("vmmc")).args(["node", "stop", "--name", &node]).output();
     let cmake = ran?;
     Ok(format!("{symbols} calls, {pages} man pages ({bad}), {} examples run; {cmake}", names.len()))
+}
+
+/// A library for programs of another model, whose examples are jobs.
+struct Model {
+    /// Its library, and its package for pkg-config and CMake.
+    library: &'static str,
+    /// Where its examples are, and the first of them, with arguments that have it end soon.
+    folder: &'static str,
+    examples: &'static [&'static [&'static str]],
+}
+
+const MODELS: [Model; 2] = [
+    Model { library: "vmmc_nx", folder: "nx", examples: crate::nx::EXAMPLES },
+    Model { library: "vmmc_bsp", folder: "bsp", examples: crate::bsp::EXAMPLES },
+];
+
+/// Installs the libraries of the models.
+fn models(tree: &mut Tree) -> Result<[Model; 2], String> {
+    crate::nx::install(tree, PROFILE)??;
+    crate::bsp::install(tree, PROFILE)??;
+    // Beside its calls it has a variable.
+    symbols(&tree.prefix.clone(), "libvmmc_nx.so", "nx.h", &["msginfo"])?;
+    symbols(&tree.prefix.clone(), "libvmmc_bsp.so", "bsp.h", &[])?;
+    Ok(MODELS)
+}
+
+impl Model {
+    /// Its examples are built by pkg-config, with the shared library and with the static one, and
+    /// by CMake, and run as jobs.
+    fn check(&self, prefix: &Path, node: &str) -> Result<(), String> {
+        let names: Vec<String> = self.examples.iter().map(|words| format!("{}/{}", self.folder, words[0])).collect();
+        let mut programs = compile(prefix, self.library, &names, false)?;
+        programs.extend(compile(prefix, self.library, &names, true)?);
+        if need("cmake", "cmake").is_ok() {
+            programs.extend(self.cmake(prefix)?);
+        }
+        for (program, words) in programs.iter().zip(self.examples.iter().cycle()) {
+            let mut command = Command::new(built("vmmc"));
+            command.args(["run", "-n", "2", "--node", node, "--"]).arg(program).args(&words[1..]);
+            without_logs(&mut command).env_remove("LD_LIBRARY_PATH");
+            done(&format!("c-run-{}-{}", self.folder, words[0]), command)?;
+        }
+        Ok(())
+    }
+
+    fn cmake(&self, prefix: &Path) -> Result<Vec<PathBuf>, String> {
+        let folder = prefix.join("build").join(self.folder);
+        let source = prefix.join("share/vmmc/examples").join(self.folder);
+        build_with_cmake(&format!("c-cmake-{}", self.folder), prefix, &source, &folder)?;
+        Ok(self.examples.iter().map(|words| folder.join(words[0])).collect())
+    }
 }
 
 /// Installs the library for ONC RPC, if it can be made here.
@@ -195,7 +152,7 @@ fn onc(tree: &mut Tree) -> Result<bool, String> {
     let _ = need_part("pkg-config --exists libtirpc", "libtirpc-dev");
     let _ = need("rpcgen", "rpcsvc-proto");
     match crate::onc::install(tree, PROFILE)? {
-        Ok(_) => symbols(&tree.prefix.clone(), "libvmmc_onc.so", "vmmc_onc.h").map(|_| true),
+        Ok(_) => symbols(&tree.prefix.clone(), "libvmmc_onc.so", "vmmc_onc.h", &[]).map(|_| true),
         Err(why) => {
             crate::skipped(&why);
             Ok(false)
@@ -212,7 +169,7 @@ fn done(name: &str, command: Command) -> Result<(), String> {
 }
 
 /// What the shared library exports is what the header declares, and each call has a version.
-fn symbols(prefix: &Path, library: &str, header: &str) -> Result<usize, String> {
+fn symbols(prefix: &Path, library: &str, header: &str, variables: &[&str]) -> Result<usize, String> {
     let mut command = Command::new("nm");
     command.args(["-D", "--defined-only", "--format=posix"]).arg(prefix.join("lib").join(library));
     done("c-symbols", command)?;
@@ -225,6 +182,7 @@ fn symbols(prefix: &Path, library: &str, header: &str) -> Result<usize, String> 
         return Err(format!("{library} exports {bare:?} without a version; name them in its map"));
     }
     let exported: BTreeSet<&str> = exported.iter().filter_map(|name| name.split('@').next()).collect();
+    let exported: BTreeSet<&str> = exported.into_iter().filter(|name| !variables.contains(name)).collect();
     let text = fs::read_to_string(prefix.join("include").join(header)).map_err(|e| e.to_string())?;
     let declared = man::functions(&text);
     let declared: BTreeSet<&str> = declared.iter().map(|f| f.name.as_str()).collect();
@@ -265,26 +223,26 @@ fn example_names() -> Result<Vec<String>, String> {
 }
 
 /// Builds examples with what pkg-config says.
-fn compile(prefix: &Path, names: &[String], statically: bool) -> Result<Vec<PathBuf>, String> {
+fn compile(prefix: &Path, package: &str, names: &[String], statically: bool) -> Result<Vec<PathBuf>, String> {
     let mut ask = Command::new("pkg-config");
-    ask.args(["--cflags", "--libs"]).args(statically.then_some("--static")).arg("vmmc");
+    ask.args(["--cflags", "--libs"]).args(statically.then_some("--static")).arg(package);
     let said = ask.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output().map_err(|e| e.to_string())?;
     let flags = String::from_utf8_lossy(&said.stdout).trim().to_string();
     if !said.status.success() || flags.is_empty() {
         return Err(format!("pkg-config: {}", String::from_utf8_lossy(&said.stderr)));
     }
-    let flags = if statically { flags.replace("-lvmmc", "-l:libvmmc.a") } else { flags };
+    let flags = if statically { flags.replace(&format!("-l{package}"), &format!("-l:lib{package}.a")) } else { flags };
     let folder = prefix.join(if statically { "bin-static" } else { "bin" });
-    fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
     let compile = |name: &String| {
         let program = folder.join(name);
+        fs::create_dir_all(program.parent().expect("it is in the folder")).map_err(|e| e.to_string())?;
         let source = prefix.join("share/vmmc/examples").join(format!("{name}.c"));
         let text = fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
         let mut command = Command::new("gcc");
         // The oldest standard that an example can have; the language has atomics since C11.
         command.arg(if text.contains("<stdatomic.h>") { "-std=c11" } else { "-std=c99" }).args(FLAGS).arg(source);
-        command.arg("-o").arg(&program).args(flags.split_whitespace());
-        done(&format!("c-gcc-{name}"), command).map(|()| program)
+        command.arg("-o").arg(&program).args(flags.split_whitespace()).arg("-lm");
+        done(&format!("c-gcc-{}", name.replace('/', "-")), command).map(|()| program)
     };
     names.iter().map(compile).collect()
 }
@@ -318,15 +276,19 @@ fn cmake(prefix: &Path, node: &str) -> Result<String, String> {
         return Ok(format!("CMake not tried: {why}"));
     }
     let folder = prefix.join("build");
-    let mut configure = Command::new("cmake");
-    configure.arg("-S").arg(prefix.join("share/vmmc/examples")).arg("-B").arg(&folder);
-    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
-    done("c-cmake", configure)?;
-    let mut build = Command::new("cmake");
-    build.arg("--build").arg(&folder).args(["--parallel", "2"]);
-    done("c-cmake-build", build)?;
+    build_with_cmake("c-cmake", prefix, &prefix.join("share/vmmc/examples"), &folder)?;
     run_all(node, std::iter::once(&folder.join("01_hello")))?;
     Ok("CMake builds them too".into())
+}
+
+fn build_with_cmake(name: &str, prefix: &Path, source: &Path, folder: &Path) -> Result<(), String> {
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(source).arg("-B").arg(folder);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    done(name, configure)?;
+    let mut build = Command::new("cmake");
+    build.arg("--build").arg(folder).args(["--parallel", "2"]);
+    done(&format!("{name}-build"), build)
 }
 
 /// Makes sure that a program is there: as root it is installed from the distribution.

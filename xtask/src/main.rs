@@ -10,6 +10,7 @@ mod columns;
 mod failures;
 mod first_hour;
 mod install;
+mod library;
 mod man;
 #[cfg(test)]
 mod man_kinds;

@@ -7,9 +7,13 @@
 mod link;
 
 use crate::install::{Tree, built_folder};
+use crate::library::{self, Static};
 use crate::{man, root};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+/// The programs that are installed to read and build, each with arguments that have it end soon.
+pub(crate) const EXAMPLES: &[&[&str]] = &[&["barnes", "500", "3"], &["ocean", "34", "2"]];
 
 /// Installs it; gives the number of man pages, or says why it is left out.
 pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<Result<usize, String>, String> {
@@ -24,7 +28,14 @@ pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<Result<usize, St
     tree.link(&real, &format!("lib/{}", link::SONAME))?;
     tree.link(link::SONAME, "lib/libvmmc_nx.so")?;
     tree.copy(&folder.join("include/nx.h"), "include/nx.h")?;
-    tree.write("lib/pkgconfig/vmmc_nx.pc", &pkg_config(&tree.prefix.clone(), version))?;
+    let map = fs::read_to_string(folder.join("nx.map")).map_err(|e| e.to_string())?;
+    let calls = library::names(&map);
+    library::install(tree, &Static { name: "vmmc_nx", built: &rust, beside: None, calls: &calls })?;
+    let what = "The message passing of NX over virtual memory-mapped communication";
+    library::describe(tree, "vmmc_nx", what, ("vmmc::nx", "vmmc::nx_static"))?;
+    for file in EXAMPLES.iter().map(|words| format!("{}.c", words[0])).chain(["CMakeLists.txt".into()]) {
+        tree.copy(&folder.join("examples").join(&file), &format!("share/vmmc/examples/nx/{file}"))?;
+    }
     let header = header()?;
     let pages = man::pages_of_nx(&header, version);
     for page in &pages {
@@ -45,14 +56,6 @@ pub(crate) fn header() -> Result<String, String> {
     fs::read_to_string(folder().join("include/nx.h")).map_err(|e| e.to_string())
 }
 
-fn pkg_config(prefix: &Path, version: &str) -> String {
-    let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
-    let prefix = prefix.display();
-    format!(
-        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc_nx\nDescription: The message passing of NX over virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc_nx\n"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,9 +68,7 @@ mod tests {
         assert!(header.contains("\nextern long msginfo[8];\n"));
         declared.insert("msginfo".into());
         let map = fs::read_to_string(folder().join("nx.map")).expect("it is in the tree");
-        let (global, _) = map.split_once("global:").and_then(|(_, rest)| rest.split_once("local:")).expect("a map");
-        let exported: BTreeSet<String> =
-            global.split(';').map(|name| name.trim().to_string()).filter(|name| !name.is_empty()).collect();
+        let exported: BTreeSet<String> = library::names(&map).into_iter().map(str::to_string).collect();
         assert_eq!(exported, declared);
     }
 }
