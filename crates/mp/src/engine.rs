@@ -58,11 +58,13 @@ impl Patience {
         if self.rest > 0 { 1 } else { LOOKS }
     }
 
-    /// The message came while the wait looked.
+    /// The message came while the wait looked. One that was there at the first look says nothing
+    /// of how long it pays to look.
     #[inline]
-    fn found_early(&mut self) {
-        self.vain = 0;
-        self.rest = self.rest.saturating_sub(1);
+    fn found_after(&mut self, looks: u32) {
+        if looks > 0 {
+            self.vain = 0;
+        }
     }
 
     /// The wait has looked in vain.
@@ -104,7 +106,7 @@ impl Engine {
     /// waited for.
     #[inline]
     fn receive_early(&mut self, pattern: &Pattern, memory: &mut [u8], looks: u32) -> Option<(Envelope, u64)> {
-        for _ in 0..looks {
+        for look in 0..looks {
             if !self.state.is_plain() {
                 return None;
             }
@@ -119,7 +121,7 @@ impl Engine {
                 Err(_) => return None,
             }
             if let Some(received) = self.state.receive_now(&mut self.message, pattern, memory) {
-                self.patience.found_early();
+                self.patience.found_after(look);
                 return Some(received);
             }
             self.state.handle(&mut self.message, &mut Direct::default());
@@ -257,7 +259,7 @@ impl Shared {
         }
         if engine.progress(direct)? {
             if wait.idle < engine.patience.looks() {
-                engine.patience.found_early();
+                engine.patience.found_after(wait.idle);
             }
             wait.idle = 0;
             return Ok(true);
@@ -435,9 +437,42 @@ impl Shared {
         to: (u32, u32, u64),
         payload: Payload<'_>,
         pattern: Pattern,
-        room: Room<'_>,
+        mut room: Room<'_>,
     ) -> Received {
-        self.try_exchange(to, payload, pattern, room).map_err(|error| self.cause(error))
+        let mut sent = false;
+        if let Room::Slice(memory) = &mut room {
+            if let Some(received) = self.exchange_early(to, payload, &pattern, memory, &mut sent) {
+                return Ok(received);
+            }
+        }
+        self.try_exchange(to, payload, pattern, room, sent).map_err(|error| self.cause(error))
+    }
+
+    /// As [`receive_early`](Self::receive_early), after a send that goes at once. `sent`: that has
+    /// gone.
+    #[inline]
+    fn exchange_early(
+        &self,
+        (rank, context, tag): (u32, u32, u64),
+        payload: Payload<'_>,
+        pattern: &Pattern,
+        memory: &mut [u8],
+        sent: &mut bool,
+    ) -> Option<(Envelope, u64)> {
+        if self.session.must_be_here().is_err() {
+            return None;
+        }
+        let mut engine = self.engine.try_lock().ok()?;
+        if !engine.state.is_plain() {
+            return None;
+        }
+        // A send that fails is made again, and says so.
+        *sent = engine.state.send_now(rank, context, tag, payload) == Ok(true);
+        if !*sent || engine.state.matcher.probe(pattern).is_some() {
+            return None;
+        }
+        let looks = if self.session.steps_node() { 1 } else { engine.patience.looks() };
+        engine.receive_early(pattern, memory, looks)
     }
 
     fn try_exchange(
@@ -446,6 +481,7 @@ impl Shared {
         payload: Payload<'_>,
         pattern: Pattern,
         room: Room<'_>,
+        sent: bool,
     ) -> Received {
         let mut engine = self.lock()?;
         engine.check()?;
@@ -453,7 +489,7 @@ impl Shared {
         let (place, memory) = parts_of(room);
         let mut direct = Direct { receive: None, memory };
         let receive = engine.state.receive(pattern, len, place, None, &mut direct)?;
-        let mut begin = || match engine.state.send_now(rank, context, tag, payload)? {
+        let mut begin = || match sent || engine.state.send_now(rank, context, tag, payload)? {
             true => Ok(None),
             false => engine.state.send_in_turn(rank, context, tag, payload.len(), held(payload)?).map(Some),
         };
