@@ -131,6 +131,47 @@ fn who_claims_a_place_that_is_taken_is_not_believed() {
     assert_eq!((gone, misbehaved), (None, 8));
 }
 
+/// The same of a lie that is there before the receive that it is told to.
+#[test]
+fn a_lie_that_is_there_is_not_received() {
+    let (nodes, name) = (Nodes::start(1), unique("hostile"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let messages = nodes.member(&name, 1, 2);
+            let world = messages.world();
+            for _ in 0..20 {
+                world.receive(Select::from(0).tag(6), &mut [0; 0]).expect("it is asked");
+                world.send(0, 5, b"the truth").expect("it is sent");
+            }
+            world.receive(Select::from(0).tag(7), &mut [0; 0]).expect("the other one has all");
+        });
+        let messages = nodes.member(&name, 0, 2);
+        let world = messages.world();
+        let connecting = scope.spawn(|| {
+            let session = nodes.attach(0);
+            let to = session.connect(&format!("mp.{name}.0")).wait(LONG).open().expect("it lets us in");
+            (session, to)
+        });
+        while !connecting.is_finished() {
+            messages.poll().expect("all is well");
+        }
+        let (_session, mut liar) = connecting.join().expect("it is connected");
+        for round in 0..20 {
+            let lie = Said::Eager { context: 0, tag: 5, inline: b"a lie" }.encode(1);
+            liar.send(lie.bytes(), b"").expect("there is room");
+            let mut bytes = [0; 16];
+            let status = if round % 2 == 0 {
+                world.exchange(1, 6, b"", Select::from(1).tag(5), &mut bytes)
+            } else {
+                world.send(1, 6, b"").expect("it is sent");
+                world.receive(Select::from(1).tag(5), &mut bytes)
+            };
+            assert_eq!(&bytes[..status.expect("it comes").len as usize], b"the truth");
+        }
+        world.send(1, 7, b"").expect("it is sent");
+    });
+}
+
 #[test]
 fn another_version_is_refused_by_name() {
     let (gone, _) = against(|to| say(to, Said::Hello { version: VERSION + 1 }));

@@ -117,6 +117,38 @@ fn receives_that_were_posted_first_are_served_first() {
 }
 
 #[test]
+fn a_call_that_receives_comes_behind_requests_and_takes_the_oldest_message() {
+    run(1, 2, |messages| {
+        let world = messages.world();
+        if world.rank() == 0 {
+            world.receive(Select::from(1).tag(9), &mut [0; 0]).expect("the other one is ready");
+            world.send(1, 1, b"for the request").expect("it is sent");
+            world.send(1, 1, b"for the call").expect("it is sent");
+            world.send(1, 1, b"oldest").expect("it is sent");
+            world.send(1, 2, b"of another tag").expect("it is sent");
+            world.receive(Select::from(1).tag(9), &mut [0; 0]).expect("the other one goes on");
+            world.send(1, 1, b"newest").expect("it is sent");
+            world.exchange(1, 3, b"youngest", Select::from(1).tag(9), &mut [0; 0]).expect("both do it");
+        } else {
+            let request = world.start_receive(Select::any().tag(1), vec![0; 64]).expect("it begins");
+            world.send(0, 9, b"").expect("it is sent");
+            let of = Select::from(0);
+            assert_eq!(receive(world, of.tag(1), 64).1, b"for the call");
+            let (status, bytes) = request.wait().expect("it has its message");
+            assert_eq!(&bytes[..status.len as usize], b"for the request");
+            // What a call for another tag has kept is older than what comes.
+            assert_eq!(receive(world, of.tag(2), 64).1, b"of another tag");
+            world.send(0, 9, b"").expect("it is sent");
+            let mut bytes = [0; 64];
+            let status = world.exchange(0, 9, b"", of.tag(1), &mut bytes).expect("the other one does it too");
+            assert_eq!(&bytes[..status.len as usize], b"oldest");
+            assert_eq!(receive(world, of.tag(1), 64).1, b"newest");
+            assert_eq!(receive(world, of, 64).1, b"youngest");
+        }
+    });
+}
+
+#[test]
 fn a_message_that_is_too_long_is_an_error_and_the_next_one_comes() {
     for long in [100usize, 1000, 100_000] {
         run(1, 2, |messages| {
