@@ -340,6 +340,9 @@ pub(crate) struct Bench {
     /// Over which links, separated by commas (network only) [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) link: Vec<Link>,
+    /// Congestion control of VMMC's nodes: bbr or cubic (network only) [default: that of nodes]
+    #[arg(long, value_name = "bbr|cubic")]
+    pub(crate) congestion: Option<vmmc_node::CongestionControl>,
     /// Also write the plots into this folder (techniques only)
     #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
@@ -533,6 +536,10 @@ pub(crate) struct NodeOptions {
     /// too
     #[arg(long, value_name = "CIPHER", default_value = "any", conflicts_with = "plain")]
     pub(crate) cipher: vmmc_node::Ciphers,
+    /// How to decide what may be under way to another node: bbr measures rate and round trip of the
+    /// path, cubic grows until something is lost
+    #[arg(long, value_name = "bbr|cubic", default_value_t)]
+    pub(crate) congestion: vmmc_node::CongestionControl,
     /// Which users may use the node beside its own and root: any, own (nobody else), or user ids
     /// [default: root's node serves any, others own]
     #[arg(long, value_name = "any|own|UID[,UID]", default_value = "by-owner", hide_default_value = true)]

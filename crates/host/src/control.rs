@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 16;
+pub const CONTROL_VERSION: u32 = 17;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -600,8 +600,16 @@ pub struct PeerInfo {
     pub hint: String,
     /// Smoothed round trip time, ns.
     pub rtt_ns: u64,
+    /// What decides what may be under way, and what it does now, in words; empty: no session.
+    pub congestion: String,
     /// Congestion window, bytes.
     pub window_bytes: u64,
+    /// Bytes per second at which packets go out; 0: not known yet.
+    pub pace_bytes_per_s: u64,
+    /// Bytes per second that the path takes; 0: not known, or the congestion control does not ask.
+    pub bandwidth_bytes_per_s: u64,
+    /// Round trip without a queue, ns; 0 as with the bandwidth.
+    pub shortest_ns: u64,
     /// Bytes sent and not acknowledged.
     pub in_flight_bytes: u64,
     /// Counters by name.

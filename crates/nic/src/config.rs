@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cipher::Ciphers;
+use crate::congestion::CongestionControl;
 use crate::ids::NodeName;
 
 /// The key all nodes of a cluster share. It never appears in debug output.
@@ -45,6 +46,8 @@ pub struct Config {
     /// Whether the driver takes messages of other drivers
     /// ([`poll_message`](crate::Engine::poll_message)); peers are told.
     pub messages: bool,
+    /// How much it has under way to its peers, and how fast that goes out.
+    pub congestion: CongestionControl,
     /// How the names of exports begin that the driver can bring up on demand
     /// ([`poll_activation`](crate::Engine::poll_activation)); none: it brings none up.
     pub on_demand: Option<String>,
@@ -65,6 +68,7 @@ impl Config {
             keepalive: Duration::from_secs(1),
             trust_users: true,
             messages: false,
+            congestion: CongestionControl::default(),
             on_demand: None,
         }
     }

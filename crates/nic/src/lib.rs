@@ -100,6 +100,7 @@ pub use activation::{ActivationRefusal, ActivationWanted};
 pub use cipher::{BadCipher, Cipher, Ciphers};
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
+pub use congestion::{BadCongestionControl, CongestionControl};
 pub use engine::{Engine, Lent, PeerRef, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,

@@ -196,6 +196,57 @@ pub const WINDOW_INITIAL_BYTES: usize = 128 * 1024;
 pub const WINDOW_MIN_PACKETS: usize = 2;
 /// Largest congestion window: a 10 Gbit/s link of 50 ms.
 pub const WINDOW_MAX_BYTES: usize = 64 << 20;
+/// Tenths of the window that are left of it after a loss [RFC 9438].
+pub const CUBIC_BETA_TENTHS: usize = 7;
+/// How fast CUBIC's window grows away from the last loss, packets per second cubed [RFC 9438].
+pub const CUBIC_C: f64 = 0.4;
+/// Round trips that are longer by at least so much end slow start's doubling [RFC 9406]: the
+/// shortest of the last round trip by this part of it, within these bounds.
+pub const HYSTART_DIVISOR: u32 = 8;
+/// See [`HYSTART_DIVISOR`].
+pub const HYSTART_RTT_MIN: Duration = Duration::from_millis(4);
+/// See [`HYSTART_DIVISOR`].
+pub const HYSTART_RTT_MAX: Duration = Duration::from_millis(16);
+/// Samples of a round before it says something about round trips [RFC 9406].
+pub const HYSTART_SAMPLES: u32 = 8;
+/// Rounds of conservative slow start before slow start ends [RFC 9406].
+pub const CSS_ROUNDS: u32 = 5;
+/// Window of BBR at least, in packets: acknowledgements keep coming [draft-ietf-ccwg-bbr].
+pub const BBR_WINDOW_MIN_PACKETS: usize = 4;
+/// Batches that have room in the window beside what the path holds: one that is being made, one on
+/// its way, one of which the acknowledgement is [draft-ietf-ccwg-bbr].
+pub const BBR_AGGREGATES: usize = 3;
+/// Part of what was under way that a probe may lose, in percent [draft-ietf-ccwg-bbr].
+pub const BBR_LOSS_PERCENT: u64 = 2;
+/// And so many packets beside: of few packets that part is none.
+pub const BBR_LOSS_PACKETS: usize = 2;
+/// Runs of losses in a round that end the startup, with that part lost [draft-ietf-ccwg-bbr].
+pub const BBR_LOSS_EVENTS: u32 = 6;
+/// Rounds without growth after which the path is full [draft-ietf-ccwg-bbr].
+pub const BBR_FULL_ROUNDS: u32 = 3;
+/// Time between probes for more bandwidth, and what chance adds to it at most
+/// [draft-ietf-ccwg-bbr].
+pub const BBR_PROBE_WAIT: Duration = Duration::from_secs(2);
+/// See [`BBR_PROBE_WAIT`].
+pub const BBR_PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
+/// Rounds between them at most, so that flows that add a packet a round find room
+/// [draft-ietf-ccwg-bbr].
+pub const BBR_COEXISTENCE_ROUNDS: u32 = 63;
+/// Time without a round trip as short as the shortest after which the queue is emptied to see
+/// whether the path has become longer, and how long that takes [draft-ietf-ccwg-bbr].
+pub const BBR_PROBE_ROUND_TRIP_EVERY: Duration = Duration::from_secs(5);
+/// See [`BBR_PROBE_ROUND_TRIP_EVERY`].
+pub const BBR_PROBE_ROUND_TRIP_FOR: Duration = Duration::from_millis(200);
+/// Packets go out together that take the path's rate so long: 4,000 timers a second at most, of
+/// which each costs some microseconds.
+pub const PACING_QUANTUM: Duration = Duration::from_micros(250);
+/// And no more bytes than these: one segmentation batch.
+pub const PACING_QUANTUM_BYTES_MAX: u64 = 64 << 10;
+/// Rates at which a batch takes less than that (5 Gbit/s) are not paced: a timer is late by about
+/// as much.
+pub const PACING_GRAIN: Duration = Duration::from_micros(100);
+/// What a late timer may catch up with: as late as a timer is on a busy processor.
+pub const PACING_CATCH_UP: Duration = Duration::from_millis(1);
 
 /// Pings (and answers to them) of one session that wait to be sent: two rounds of probes of all
 /// paths.

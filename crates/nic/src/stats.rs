@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::congestion::CongestionControl;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId, RegionId};
 use crate::rights::ExportKind;
 use crate::rights::Rights;
@@ -118,6 +119,23 @@ pub enum PeerState {
     Up,
 }
 
+/// What the congestion control of a session believes, and lets go out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionInfo {
+    /// Which one it is.
+    pub control: CongestionControl,
+    /// What it does now, in a word or two.
+    pub state: &'static str,
+    /// Bytes that may be under way.
+    pub window_bytes: usize,
+    /// Bytes per second at which packets go out; none: not known yet.
+    pub pace: Option<u64>,
+    /// Bytes per second that the path takes; none: not known, or the control does not ask.
+    pub bandwidth: Option<u64>,
+    /// Round trip without a queue; none as with the bandwidth.
+    pub shortest: Option<Duration>,
+}
+
 /// A peer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PeerInfo {
@@ -131,6 +149,8 @@ pub struct PeerInfo {
     pub rtt: Option<Duration>,
     /// Congestion window, bytes.
     pub window_bytes: usize,
+    /// More of it; none: no session.
+    pub congestion: Option<CongestionInfo>,
     /// Bytes sent and not yet acknowledged.
     pub in_flight_bytes: usize,
     /// Operations queued and not yet sent.

@@ -28,7 +28,11 @@ fn setup() -> Setup {
 }
 
 fn setup_with(delay: Duration) -> Setup {
-    let mut world = World::pair(7, true);
+    // What a loss does to the window is said by a rule here, and is not by a model of the path.
+    let mut world = World::pair_with(7, |config| {
+        config.key = common::key();
+        config.congestion = CongestionControl::Cubic;
+    });
     world.delay = delay;
     let (sender, owner) = (world.process(0), world.process(1));
     let (source, target) = (world.region(0, sender, 2, 1 << 20), world.region(1, owner, 1, 1 << 20));

@@ -8,7 +8,7 @@ use crate::log::LogLevel;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use vmmc_nic::Ciphers;
+use vmmc_nic::{Ciphers, CongestionControl};
 use vmmc_utlb::CacheShape;
 use vmmc_utlb::limits::{ENTRIES_MAX, PREFETCH_MAX, WAYS_MAX};
 
@@ -164,6 +164,8 @@ pub struct NodeConfig {
     pub plain_run: bool,
     /// What packets may be sealed with, if there is a key. Both ends must agree.
     pub ciphers: Ciphers,
+    /// How it decides what may be under way to another node, and how fast that goes out.
+    pub congestion: CongestionControl,
     /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can
     /// send packets here is any user; else other nodes may only import what is exported to anyone.
     pub plain_trust_users: bool,
@@ -206,6 +208,7 @@ impl NodeConfig {
             plain_run: false,
             plain_trust_users: false,
             ciphers: Ciphers::Any,
+            congestion: CongestionControl::default(),
             metrics: None,
             sockets_between: true,
             poller: true,
@@ -270,7 +273,7 @@ impl NodeConfig {
     /// `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`, `--utlb-no-offset`,
     /// `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`,
     /// `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--cipher C`,
-    /// `--metrics A`, `--no-sockets-between`.
+    /// `--congestion C`, `--metrics A`, `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -336,6 +339,14 @@ impl NodeConfig {
                         option: option.clone(),
                         value: given,
                         wanted: "give aegis-128l, aes-256-gcm or any".into(),
+                    })?;
+                }
+                "--congestion" => {
+                    let given = value()?;
+                    config.congestion = given.parse().map_err(|_| BadOption::BadValue {
+                        option: option.clone(),
+                        value: given,
+                        wanted: "give bbr or cubic".into(),
                     })?;
                 }
                 "--plain-trust-users" => config.plain_trust_users = true,
@@ -404,6 +415,9 @@ impl NodeConfig {
         if self.ciphers != Ciphers::Any {
             args.extend(["--cipher".to_string(), self.ciphers.to_string()]);
         }
+        if self.congestion != CongestionControl::default() {
+            args.extend(["--congestion".to_string(), self.congestion.to_string()]);
+        }
         args.extend(self.plain_trust_users.then(|| "--plain-trust-users".to_string()));
         args.extend((!self.sockets_between).then(|| "--no-sockets-between".to_string()));
         args
@@ -415,7 +429,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --cipher, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --cipher, --congestion, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -478,6 +492,7 @@ mod tests {
         config.sockets_between = false;
         config.plain_trust_users = true;
         config.ciphers = Ciphers::Only(vmmc_nic::Cipher::Aes256Gcm);
+        config.congestion = CongestionControl::Cubic;
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),

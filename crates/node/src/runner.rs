@@ -67,6 +67,7 @@ impl Runner {
             serve: config.serve.clone(),
             trust_users,
             ciphers: config.ciphers,
+            congestion: config.congestion,
             listen: network.addresses(),
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),

@@ -90,11 +90,12 @@ fn carriers(bench: &Bench) -> (Vec<(&'static str, Carrier)>, Vec<Missing>) {
             missing.push(Missing { series: control.into(), how: format!("modprobe tcp_{control}") });
         }
     }
+    let congestion = bench.congestion;
     if !bench.plain {
-        carriers.push(("vmmc", Carrier::Vmmc { sealed: true }));
+        carriers.push(("vmmc", Carrier::Vmmc { sealed: true, congestion }));
     }
     if bench.plain {
-        carriers.push(("vmmc-plain", Carrier::Vmmc { sealed: false }));
+        carriers.push(("vmmc-plain", Carrier::Vmmc { sealed: false, congestion }));
     }
     (carriers, missing)
 }

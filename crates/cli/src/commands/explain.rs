@@ -5,8 +5,9 @@
 use super::{attach, name_or_id};
 use crate::args::Explain;
 use crate::failure::Failure;
-use crate::report::table;
-use vmmc::{ImportBuilder, RefusalCode, Rights, Session};
+use crate::report::{table, units};
+use vmmc::{ImportBuilder, Path, RefusalCode, Rights, Session};
+use vmmc_host::control::PeerInfo;
 
 /// Runs the command.
 pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
@@ -37,7 +38,35 @@ fn one(session: &Session, node: Option<&String>, export: &str, json: bool) -> Re
         (other, _) => other?,
     };
     let explanation = import.explain();
-    if json { crate::output_json(&explanation) } else { crate::output(&format!("{explanation}\n")) }
+    if json {
+        return crate::output_json(&explanation);
+    }
+    crate::output(&format!("{explanation}\n"))?;
+    if explanation.path != Path::Network {
+        return Ok(());
+    }
+    let info = session.node_info(true)?;
+    let peer = info.peers.iter().find(|peer| peer.name == explanation.node && !peer.congestion.is_empty());
+    peer.map_or(Ok(()), |peer| crate::output(&table::align(&["congestion", "", "path", ""], &congestion(peer), 4)))
+}
+
+/// How fast data goes to a peer, and why.
+fn congestion(peer: &PeerInfo) -> Vec<Vec<String>> {
+    let known = |figure: u64, show: &dyn Fn(f64) -> String| match figure {
+        0 => "-".to_string(),
+        figure => show(figure as f64),
+    };
+    let (window, under_way) = (units::size(peer.window_bytes), units::size(peer.in_flight_bytes));
+    let (pace, bandwidth) =
+        (known(peer.pace_bytes_per_s, &units::rate), known(peer.bandwidth_bytes_per_s, &units::rate));
+    let (rtt, shortest) = (known(peer.rtt_ns, &units::time), known(peer.shortest_ns, &units::time));
+    let lines = [
+        ["control", &peer.congestion, "bandwidth", &bandwidth],
+        ["window", &window, "round trip", &rtt],
+        ["under way", &under_way, "shortest", &shortest],
+        ["pace", &pace, "", ""],
+    ];
+    lines.map(|line| line.map(String::from).to_vec()).to_vec()
 }
 
 /// All imports of the node, or those from one other node.

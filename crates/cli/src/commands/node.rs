@@ -57,6 +57,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
         None => KeySource::Default,
     };
     config.ciphers = options.cipher;
+    config.congestion = options.congestion;
     config.serve = options.serve.clone();
     // By the kernel's name for it: it is found also when the file has been replaced since.
     let own = || PathBuf::from("/proc/self/exe");
@@ -182,11 +183,18 @@ fn describe(info: &NodeInfo) -> String {
             p.state.clone(),
             cipher,
             rtt,
+            if p.congestion.is_empty() { "-".to_string() } else { p.congestion.clone() },
             units::size(p.window_bytes),
+            if p.pace_bytes_per_s == 0 { String::new() } else { units::rate(p.pace_bytes_per_s as f64) },
             units::size(p.in_flight_bytes),
         ]
     });
-    section(&mut out, &["peer", "address", "state", "cipher", "rtt", "window", "in flight"], peers, 4);
+    section(
+        &mut out,
+        &["peer", "address", "state", "cipher", "rtt", "congestion", "window", "pace", "in flight"],
+        peers,
+        4,
+    );
     for peer in info.peers.iter().filter(|p| !p.hint.is_empty()) {
         let name = if peer.name.is_empty() { "?" } else { &peer.name };
         out.push_str(&format!("no session with {name} at {}, probably because {}\n", peer.address, peer.hint));

@@ -77,7 +77,7 @@ pub(crate) fn setting(mine: &TemporaryNode, theirs: &TemporaryNode) -> Setting {
 pub(crate) fn order(name: &str, key: Option<[u8; 32]>, peer: &[String]) -> NodeOrder {
     let number = NAMES.fetch_add(1, Ordering::Relaxed);
     let name = format!("bench-{}-{number}-{name}", std::process::id());
-    NodeOrder { name, key, peer: peer.to_vec(), listen: None }
+    NodeOrder { name, key, peer: peer.to_vec(), listen: None, congestion: None }
 }
 
 /// A cluster key for one measurement.

@@ -7,6 +7,7 @@ use super::stats::Sample;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
+use vmmc_node::CongestionControl;
 
 /// Which half of a pair a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -349,9 +350,16 @@ pub(crate) struct NodeOrder {
     pub(crate) peer: Vec<String>,
     /// Where it listens; none: on loopback.
     pub(crate) listen: Option<SocketAddr>,
+    /// Its congestion control, by name; none: the default.
+    pub(crate) congestion: Option<String>,
 }
 
 impl NodeOrder {
+    /// The same with another congestion control.
+    pub(crate) fn controlled_by(self, congestion: Option<CongestionControl>) -> NodeOrder {
+        NodeOrder { congestion: congestion.map(|congestion| congestion.to_string()), ..self }
+    }
+
     /// The same on another address.
     pub(crate) fn listening(self, at: SocketAddr) -> NodeOrder {
         NodeOrder { listen: Some(at), ..self }

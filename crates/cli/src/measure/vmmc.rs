@@ -46,7 +46,10 @@ pub(crate) struct Attached {
 pub(crate) fn temporary_node(order: &NodeOrder) -> Result<NodeConfig, TaskError> {
     let at = order.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
     let key = order.key.map_or(KeySource::Plain, KeySource::Given);
-    let config = NodeConfig::new(&order.name).listen(at).key(key).plain_trust_users();
+    let mut config = NodeConfig::new(&order.name).listen(at).key(key).plain_trust_users();
+    if let Some(congestion) = &order.congestion {
+        config.congestion = congestion.parse().map_err(TaskError::vmmc)?;
+    }
     if order.peer.is_empty() {
         return Ok(config);
     }

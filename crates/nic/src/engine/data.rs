@@ -278,6 +278,9 @@ impl Engine {
                 self.arm(index);
                 return Some((transmit, lent));
             }
+            if session.paced_until().is_some() {
+                self.arm(index);
+            }
         }
         None
     }

@@ -508,6 +508,7 @@ impl Engine {
         if let Some(session) = self.peer_mut(index).and_then(|peer| peer.session.as_deref_mut()) {
             if let Some(sample) = round_trip {
                 session.rtt.sample(now, sample);
+                session.congestion.measured(&session.rtt);
             }
             session.queue_nop();
         }
@@ -592,7 +593,10 @@ impl Engine {
         peer.newcomer = None;
         peer.ping_tries = 0;
         let path_bytes = peer.mtu_bytes();
-        let opening = Opening { via, local, remote, begun, initiator, seals, receive_budget, path_bytes };
+        let congestion = self.config.congestion;
+        let seed = local.id;
+        let opening =
+            Opening { via, local, remote, begun, initiator, seals, receive_budget, path_bytes, congestion, seed };
         peer.session = Some(Box::new(Session::new(opening, introduction, now)));
         self.tables.stats.sessions += 1;
         self.tables.events.push_back(crate::event::Event::PeerUp { name: introduction.name.clone(), addr: from });

@@ -1,10 +1,17 @@
 //! Inspection from outside; nothing here changes anything.
 
 use super::Engine;
+use crate::congestion::{Congestion, Estimates};
 use crate::ids::{ExportId, ProcessId};
 use crate::peer::Peer;
-use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
+use crate::stats::{CongestionInfo, ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
 use crate::tables::Route;
+
+fn congestion_info(congestion: &Congestion) -> CongestionInfo {
+    let Estimates { state, bandwidth, shortest } = congestion.estimates();
+    let (window_bytes, pace) = (congestion.window(), congestion.pacing_rate());
+    CongestionInfo { control: congestion.control(), state, window_bytes, pace, bandwidth, shortest }
+}
 
 impl Engine {
     /// All peers known.
@@ -33,6 +40,7 @@ impl Engine {
             paths: paths.collect(),
             rtt: session.and_then(|session| session.rtt.smoothed()),
             window_bytes: session.map_or(0, |session| session.congestion.window()),
+            congestion: session.map(|session| congestion_info(&session.congestion)),
             in_flight_bytes: session.map_or(0, |session| session.tx.in_flight),
             queued_ops: session.map_or(0, |session| session.queued_ops),
             held_chunks,

@@ -89,7 +89,7 @@ impl Engine {
         let to = peer.paths[peer.current].addr;
         let session = peer.session.as_deref_mut().filter(|session| session.via == via)?;
         let fits = buf.len() >= PACKET_BYTES_MIN && entry.outstanding < PROCESS_OPS_MAX;
-        if !fits || !session.is_clear_for(bytes) {
+        if !fits || !session.is_clear_for(now, bytes) {
             return None;
         }
         let origin = (process, import, grant);

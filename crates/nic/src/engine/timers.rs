@@ -136,6 +136,8 @@ impl Engine {
         if session.ack_deadline().is_some_and(|at| at <= now) {
             session.ack_waited_enough();
         }
+        // What it held back goes with the next poll.
+        session.tx.pacer.wait_is_over(now);
         if session.tx.loss_time.is_some_and(|at| at <= now) {
             session.detect_losses(now, &mut self.tables);
         }
@@ -226,6 +228,7 @@ fn next_due(peer: &Peer, peer_timeout: Duration, keepalive: Duration) -> Option<
     sooner(session.ack_deadline());
     sooner(session.timeout_at());
     sooner(session.tx.loss_time);
+    sooner(session.paced_until());
     sooner(session.chunk_wait.map(|since| since + peer_timeout));
     if session.matters() {
         sooner(Some(match session.ping_wait {

@@ -1,7 +1,10 @@
 //! Acknowledgements that come in: what has arrived, what is lost, how fast to go on.
 
+use std::time::Duration;
+
 use super::tx::{Body, State};
 use super::{InboundFetch, Op, Session};
+use crate::congestion::Snapshot;
 use crate::limits::{PROBES_MAX, WINDOW_MIN_PACKETS};
 use crate::slab::Key;
 use crate::tables::Tables;
@@ -22,19 +25,20 @@ impl Session {
             return Err(Nonsense);
         }
         let before = self.tx.largest_acked;
-        self.measure(now, ack);
+        let newest = self.measure(now, ack);
         let news = News { before, largest: ack.largest };
+        let base = self.tx.base;
         let mut bytes = self.pop_acknowledged(ack.cumulative, news, tables)?;
         for (start, end) in ack.ranges() {
             bytes += self.mark_held(start, end, news)?;
         }
-        if bytes > 0 {
+        if bytes > 0 || self.tx.base > base {
             self.tx.backoff = 0;
             self.tx.probed = 0;
             self.tx.last_heard = now;
             self.progressed(now);
-            let limited = self.tx.limited;
-            self.congestion.acknowledged(bytes, limited);
+            let (in_flight, next) = (self.tx.in_flight, self.tx.next_packet);
+            self.congestion.acknowledged(now, (bytes, in_flight), (ack.largest, next), newest, &self.rtt);
         }
         self.detect_losses(now, tables);
         Ok(())
@@ -52,16 +56,19 @@ impl Session {
         self.ping_wait = None;
     }
 
-    fn measure(&mut self, now: Time, ack: &Ack<'_>) {
+    /// The newest packet that has arrived, and the round trip that it took, if none newer had.
+    fn measure(&mut self, now: Time, ack: &Ack<'_>) -> Option<(Snapshot, Duration)> {
         if self.tx.largest_acked.is_some_and(|largest| ack.largest <= largest) {
-            return;
+            return None;
         }
         self.tx.largest_acked = Some(ack.largest);
-        if let Ok(index) = self.tx.sent.binary_search_by_key(&ack.largest, |packet| packet.number) {
-            let delay = std::time::Duration::from_micros(ack.delay_us.into());
-            self.tx.largest_took = now.since(self.tx.sent[index].at);
-            self.rtt.sample(now, self.tx.largest_took.saturating_sub(delay));
-        }
+        let index = self.tx.sent.binary_search_by_key(&ack.largest, |packet| packet.number).ok()?;
+        let sent = self.tx.sent[index].sent;
+        let delay = Duration::from_micros(ack.delay_us.into());
+        self.tx.largest_took = now.since(sent.at);
+        let took = self.tx.largest_took.saturating_sub(delay);
+        self.rtt.sample(now, took);
+        Some((sent, took))
     }
 
     /// A chunk that was under way, or taken for lost, has arrived.
@@ -95,8 +102,9 @@ impl Session {
                     self.tx.in_flight -= chunk.bytes as usize;
                     bytes += chunk.bytes as usize;
                 }
-                // Declared lost too early, or known already.
-                State::Lost | State::Held => bytes += 1,
+                // Declared lost too early.
+                State::Lost => bytes += chunk.bytes as usize,
+                State::Held => {}
                 State::Queued => return Err(Nonsense),
             }
             self.chunk_delivered(chunk.body, tables);
@@ -118,7 +126,10 @@ impl Session {
                     bytes += chunk.bytes as usize;
                     chunk.state = State::Held;
                 }
-                State::Lost => chunk.state = State::Held,
+                State::Lost => {
+                    bytes += chunk.bytes as usize;
+                    chunk.state = State::Held;
+                }
                 State::Held => continue,
                 State::Queued => return Err(Nonsense),
             }
@@ -168,7 +179,7 @@ impl Session {
     pub(crate) fn detect_losses(&mut self, now: Time, tables: &mut Tables) {
         let (next, congestion) = (self.tx.next_packet, &mut self.congestion);
         let before = congestion.reductions();
-        let lost = self.tx.find_losses(now, &self.rtt, |number, chunks| congestion.lost(number, chunks, next));
+        let lost = self.tx.find_losses(now, &self.rtt, |packet| congestion.lost(now, packet, next));
         if congestion.reductions() > before {
             self.tx.reordering.reduced();
         }
@@ -240,7 +251,7 @@ impl Session {
         let lost = if self.tx.backoff == 1 {
             self.tx.lose_oldest(self.packet_bytes / 2)
         } else {
-            self.congestion.collapsed(self.tx.next_packet);
+            self.congestion.timed_out(self.tx.next_packet);
             self.tx.lose_oldest(usize::MAX)
         };
         self.stats.lost += lost;

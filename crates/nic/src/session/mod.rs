@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::command::AtomicOp;
-use crate::congestion::{Congestion, RoundTrip};
+use crate::congestion::{Congestion, CongestionControl, RoundTrip};
 use crate::crypto::Seals;
 use crate::engine::Lent;
 use crate::error::OpError;
@@ -265,6 +265,9 @@ pub(crate) struct Opening {
     pub(crate) seals: Seals,
     pub(crate) receive_budget: usize,
     pub(crate) path_bytes: usize,
+    pub(crate) congestion: CongestionControl,
+    /// Of what its congestion control leaves to chance.
+    pub(crate) seed: u64,
 }
 
 impl Session {
@@ -308,7 +311,7 @@ impl Session {
             asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
-            congestion: Congestion::new(packet_bytes),
+            congestion: Congestion::new(opening.congestion, packet_bytes, opening.seed),
             imports: 0,
             grants: 0,
             remote_waits: RemoteWaits::default(),

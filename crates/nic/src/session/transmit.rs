@@ -102,15 +102,13 @@ impl Session {
         lending: bool,
     ) -> Option<(usize, bool)> {
         self.lending = lending && self.seals.send.may_lend();
-        let may_send = self.tx.in_flight < self.congestion.window() || self.tx.probes > 0;
         let has_data = !self.tx.resend.is_empty() || !self.active.is_empty();
+        let may_send = has_data && self.may_send(now);
         let ack_due = self.rx.ack_now;
-        if !(ack_due || has_data && may_send) {
-            self.tx.limited |= has_data;
+        if !(ack_due || may_send) {
             return None;
         }
-        self.tx.limited = has_data && !may_send;
-        let number = self.tx.next_packet;
+        let (number, in_flight) = (self.tx.next_packet, self.tx.in_flight);
         let overhead = self.seals.send.overhead();
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let ack_size = ack_bytes(ack_ranges);
@@ -153,15 +151,36 @@ impl Session {
         }
         let end = end + out.len();
         if !runs.is_empty() {
-            self.note_sent(now, number, runs.runs);
+            self.note_sent(now, number, runs.runs, in_flight);
         }
         Some((self.finish(buf, end), runs.is_empty()))
+    }
+
+    /// Whether window and pace let a packet with chunks go, of which there are some.
+    #[inline]
+    fn may_send(&mut self, now: Time) -> bool {
+        if self.tx.probes > 0 {
+            return true;
+        }
+        if self.tx.in_flight >= self.congestion.window() {
+            self.congestion.is_full(self.tx.next_packet);
+            return false;
+        }
+        self.tx.pacer.may_send(now, self.congestion.pacing_rate())
+    }
+
+    /// When the next packet may go, if there is something to send and the window has room.
+    #[inline]
+    pub(crate) fn paced_until(&self) -> Option<Time> {
+        let waits = !self.tx.resend.is_empty() || !self.active.is_empty();
+        let at = self.tx.pacer.opens_at().filter(|_| waits)?;
+        (self.tx.in_flight < self.congestion.window()).then_some(at)
     }
 
     /// Whether a chunk of `bytes` that comes now would be the next thing to go out, by itself and
     /// at once: nothing waits to be sent (again) or for room.
     #[inline]
-    pub(crate) fn is_clear_for(&self, bytes: usize) -> bool {
+    pub(crate) fn is_clear_for(&self, now: Time, bytes: usize) -> bool {
         self.tx.resend.is_empty()
             && self.active.is_empty()
             && self.pings.is_empty()
@@ -169,6 +188,7 @@ impl Session {
             && self.tx.backoff == 0
             && self.rx.held.is_empty()
             && self.tx.in_flight < self.congestion.window()
+            && self.tx.pacer.is_open(now, self.congestion.pacing_rate())
             && self.tx.chunks.len() < CHUNK_WINDOW as usize
             && self.tx.span_bytes + bytes <= self.budget
             && HEADER_BYTES + SEQ_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead() <= self.packet_bytes
@@ -210,12 +230,12 @@ impl Session {
     #[inline]
     fn note_chunk(&mut self, now: Time, body: Body, bytes: usize) {
         let (first, packet) = (self.tx.next_number(), self.tx.next_packet - 1);
+        let in_flight = self.tx.in_flight;
         self.tx.prompt = false;
         self.tx.push_in_flight(body, bytes, packet);
-        self.tx.limited = false;
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first, count: 1 };
-        self.note_sent(now, packet, runs);
+        self.note_sent(now, packet, runs, in_flight);
     }
 
     /// Writes a packet with one send; [`note_send`](Self::note_send) is to follow.
@@ -257,12 +277,18 @@ impl Session {
         self.note_chunk(now, body, bytes);
     }
 
-    /// Remembers the chunks of a packet.
+    /// Remembers the chunks of a packet; `before` was under way without it.
     #[inline]
-    fn note_sent(&mut self, now: Time, number: u64, runs: [Run; RUNS_PER_PACKET_MAX]) {
+    fn note_sent(&mut self, now: Time, number: u64, runs: [Run; RUNS_PER_PACKET_MAX], before: usize) {
         self.tx.probes = self.tx.probes.saturating_sub(1);
         self.tx.last_sent = now;
-        self.tx.sent.push_back(SentPacket { number, at: now, runs });
+        let in_flight = self.tx.in_flight;
+        let sent = self.congestion.sent(now, before, in_flight);
+        self.tx.pacer.sent(now, in_flight - before, self.congestion.pacing_rate());
+        if self.tx.resend.is_empty() && self.active.is_empty() && in_flight < self.congestion.window() {
+            self.congestion.has_no_more(in_flight);
+        }
+        self.tx.sent.push_back(SentPacket { number, sent, runs });
         self.chunk_wait.get_or_insert(now);
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::reordering::Reordering;
 use super::{InboundFetch, Op};
-use crate::congestion::RoundTrip;
+use crate::congestion::{LostPacket, Pacer, RoundTrip, Snapshot};
 use crate::limits::{ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
@@ -109,7 +109,7 @@ pub(crate) struct Run {
 #[derive(Clone, Copy)]
 pub(crate) struct SentPacket {
     pub(crate) number: u64,
-    pub(crate) at: Time,
+    pub(crate) sent: Snapshot,
     pub(crate) runs: [Run; RUNS_PER_PACKET_MAX],
 }
 
@@ -146,8 +146,8 @@ pub(crate) struct Tx {
     pub(crate) loss_time: Option<Time>,
     /// One more than the number of the last chunk that reported a failure.
     pub(crate) barrier: u64,
-    /// The window, not the queue, ended the last packet.
-    pub(crate) limited: bool,
+    /// When packets may go.
+    pub(crate) pacer: Pacer,
 }
 
 impl Tx {
@@ -219,9 +219,9 @@ impl Tx {
     }
 
     /// Checks packets that later ones have overtaken [RFC 8985]: one is lost when it was sent so
-    /// long before one that has arrived that it is not just late. `lost` is told its number and its
-    /// chunks, and says which reduction of the window it belongs to.
-    pub(crate) fn find_losses(&mut self, now: Time, rtt: &RoundTrip, mut lost: impl FnMut(u64, u64) -> u32) -> u64 {
+    /// long before one that has arrived that it is not just late. `lost` is told of it, and says
+    /// which reduction of the window it belongs to.
+    pub(crate) fn find_losses(&mut self, now: Time, rtt: &RoundTrip, mut lost: impl FnMut(LostPacket) -> u32) -> u64 {
         let mut chunks = 0;
         self.loss_time = None;
         let Some(largest) = self.largest_acked else { return chunks };
@@ -232,16 +232,16 @@ impl Tx {
                 break;
             }
             let unacknowledged = self.unacknowledged(&packet);
-            if unacknowledged > 0 {
-                let due = packet.at + late;
+            if unacknowledged.chunks > 0 {
+                let due = packet.sent.at + late;
                 let by_number = !self.reordering.seen && packet.number + REORDER_PACKETS <= largest;
                 if !by_number && due > now {
                     self.loss_time = Some(due);
                     break;
                 }
-                let reduction = lost(packet.number, unacknowledged);
+                let reduction = lost(unacknowledged);
                 self.lose(&packet, reduction);
-                chunks += unacknowledged;
+                chunks += unacknowledged.chunks;
             }
             self.sent.pop_front();
         }
@@ -249,15 +249,19 @@ impl Tx {
     }
 
     /// Chunks of a packet that have not arrived, as far as is known, and are not under way again.
-    fn unacknowledged(&self, packet: &SentPacket) -> u64 {
-        let of_run = |run: &Run| {
+    fn unacknowledged(&self, packet: &SentPacket) -> LostPacket {
+        let mut lost = LostPacket { number: packet.number, sent: packet.sent, chunks: 0, bytes: 0 };
+        for run in &packet.runs {
             let end = run.first + u64::from(run.count);
-            (run.first.max(self.base)..end).filter(|number| {
+            for number in run.first.max(self.base)..end {
                 let chunk = &self.chunks[(number - self.base) as usize];
-                chunk.state == State::InFlight && chunk.packet == packet.number
-            })
-        };
-        packet.runs.iter().flat_map(of_run).count() as u64
+                if chunk.state == State::InFlight && chunk.packet == packet.number {
+                    lost.chunks += 1;
+                    lost.bytes += chunk.bytes as usize;
+                }
+            }
+        }
+        lost
     }
 
     fn lose(&mut self, packet: &SentPacket, reduction: u32) {

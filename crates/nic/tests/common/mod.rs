@@ -144,9 +144,14 @@ impl World {
 
     /// Two nodes, `sealed` or plain, that know each other.
     pub fn pair(seed: u64, sealed: bool) -> World {
+        World::pair_with(seed, |config| config.key = if sealed { key() } else { None })
+    }
+
+    /// Two nodes that are told so, of which the first knows the other.
+    pub fn pair_with(seed: u64, change: impl Fn(&mut Config)) -> World {
         let mut world = World::new(seed);
         for _ in 0..2 {
-            world.add(|config| config.key = if sealed { key() } else { None });
+            world.add(&change);
         }
         let to = world.nodes[1].addrs.clone();
         world.nodes[0].engine.add_peer(world.now, &to).expect("room");

@@ -235,6 +235,18 @@ fn peers(page: &mut Page, info: &NodeInfo) {
     page.family("peer_rtt_seconds", "gauge", "Smoothed round trip time.", each(&|p| p.rtt_ns as f64 / 1e9));
     page.family("peer_window_bytes", "gauge", "Congestion window.", each(&|p| p.window_bytes as f64));
     page.family(
+        "peer_pace_bytes_per_second",
+        "gauge",
+        "Rate at which packets go out; 0: not known yet.",
+        each(&|p| p.pace_bytes_per_s as f64),
+    );
+    page.family(
+        "peer_bandwidth_bytes_per_second",
+        "gauge",
+        "What the path takes, as far as the congestion control measures it; else 0.",
+        each(&|p| p.bandwidth_bytes_per_s as f64),
+    );
+    page.family(
         "peer_in_flight_bytes",
         "gauge",
         "Bytes sent and not acknowledged.",

@@ -283,6 +283,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         ("path_failures".to_string(), peer.paths.iter().map(|p| p.failures).sum()),
         ("mtu_bytes".to_string(), active.map_or(0, |p| p.mtu_bytes as u64)),
     ];
+    let congestion = peer.congestion;
     HostPeerInfo {
         name: peer.name.as_ref().map_or_else(String::new, |n| n.as_str().to_string()),
         address: active.map_or_else(String::new, |p| p.addr.to_string()),
@@ -291,7 +292,11 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         cipher: peer.cipher.map_or_else(String::new, |cipher| cipher.to_string()),
         hint: peer.hint.map_or_else(String::new, |hint| super::refusal::rejection(hint).to_string()),
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
+        congestion: congestion.map_or_else(String::new, |c| format!("{}, {}", c.control, c.state)),
         window_bytes: peer.window_bytes as u64,
+        pace_bytes_per_s: congestion.and_then(|c| c.pace).unwrap_or(0),
+        bandwidth_bytes_per_s: congestion.and_then(|c| c.bandwidth).unwrap_or(0),
+        shortest_ns: congestion.and_then(|c| c.shortest).map_or(0, |shortest| shortest.as_nanos() as u64),
         in_flight_bytes: peer.in_flight_bytes as u64,
         counters: peer.stats.iter().map(|(name, n)| (name.to_string(), n)).chain(own).collect(),
     }

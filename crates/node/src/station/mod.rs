@@ -171,6 +171,7 @@ impl Station {
         engine.listen = config.listen.clone();
         engine.trust_users = config.trust_users;
         engine.ciphers = config.ciphers;
+        engine.congestion = config.congestion;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         engine.messages = config.talks();

@@ -4,7 +4,7 @@ use super::pins;
 use crate::config::{Serve, UtlbConfig};
 use std::net::SocketAddr;
 use std::time::Duration;
-use vmmc_nic::{Ciphers, ClusterKey, Config, NodeName};
+use vmmc_nic::{Ciphers, ClusterKey, Config, CongestionControl, NodeName};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct StationConfig {
     pub key: Option<ClusterKey>,
     /// What its packets may be sealed with.
     pub ciphers: Ciphers,
+    /// How it decides what may be under way to a peer.
+    pub congestion: CongestionControl,
     /// Which users of the machine it serves.
     pub serve: Serve,
     /// Whether peers are believed whose process asks; see [`Config::trust_users`].
@@ -48,6 +50,7 @@ impl StationConfig {
             serve: Serve::ByOwner,
             trust_users: true,
             ciphers: Ciphers::Any,
+            congestion: defaults.congestion,
             listen: Vec::new(),
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use vmmc_host::tun::Tun;
+use vmmc_node::CongestionControl;
 pub(crate) use wire::Conditions;
 use wire::Wire;
 
@@ -38,6 +39,8 @@ pub(crate) enum Carrier {
     Vmmc {
         /// They encrypt.
         sealed: bool,
+        /// Their congestion control; none: the default.
+        congestion: Option<CongestionControl>,
     },
 }
 
@@ -155,7 +158,7 @@ impl World {
     fn ends(&self, carrier: Carrier) -> Result<Box<dyn Ends + '_>, TaskError> {
         Ok(match carrier {
             Carrier::Tcp(control) => Box::new(tcp::Tcp { homes: &self.homes, control }),
-            Carrier::Vmmc { sealed } => Box::new(vmmc::Nodes::start(&self.homes, sealed)?),
+            Carrier::Vmmc { sealed, congestion } => Box::new(vmmc::Nodes::start(&self.homes, sealed, congestion)?),
         })
     }
 }

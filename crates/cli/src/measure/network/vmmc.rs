@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use vmmc::{Import, Rights, SendOptions, Session, Transfer};
+use vmmc_node::CongestionControl;
 
 const BULK: &str = "bulk";
 const SMALL: &str = "small";
@@ -27,10 +28,14 @@ pub(super) struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    pub(super) fn start(homes: &[Home; 2], sealed: bool) -> Result<Nodes<'_>, TaskError> {
+    pub(super) fn start(
+        homes: &[Home; 2],
+        sealed: bool,
+        congestion: Option<CongestionControl>,
+    ) -> Result<Nodes<'_>, TaskError> {
         let key = if sealed { Some(random_key()?) } else { None };
         let start = |home: &Home, name: &str, address, peer: &[String]| {
-            let order = order(name, key, peer).listening(SocketAddr::from((address, 0)));
+            let order = order(name, key, peer).listening(SocketAddr::from((address, 0))).controlled_by(congestion);
             home.start(move || TemporaryNode::start(order, None)).wait(NODE_WAIT)?
         };
         let far = start(&homes[1], "far", ENDS[1], &[])?;

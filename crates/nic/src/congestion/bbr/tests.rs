@@ -1,0 +1,324 @@
+//! A path in numbers: what each state does, and what leads to the next one.
+
+use super::*;
+use crate::congestion::{Congestion, CongestionControl, LostPacket, RoundTrip, Snapshot};
+use std::collections::VecDeque;
+
+const MS: Duration = Duration::from_millis(1);
+const PACKET: usize = 1_000;
+
+/// A sender and a path of some rate, length and queue, on which packets are served one after
+/// another; each is acknowledged by itself.
+struct Path {
+    congestion: Congestion,
+    rtt: RoundTrip,
+    now: Time,
+    /// Bytes per second, the round trip without a queue, and packets that the queue takes.
+    rate: u64,
+    length: Duration,
+    queue: usize,
+    /// One in so many packets is lost on the way; 0: none.
+    loses_one_in: u64,
+    under_way: VecDeque<(u64, Snapshot, Time)>,
+    lost: Vec<(u64, Snapshot)>,
+    free_at: Time,
+    next: u64,
+    in_flight: usize,
+    gone_at: Time,
+    pub delivered: u64,
+    most_queued: usize,
+    states: Vec<State>,
+    /// The sender has only so many packets a round trip; none: always more.
+    has: Option<u64>,
+}
+
+impl Path {
+    fn new(rate: u64, length: Duration, queue: usize) -> Path {
+        Path {
+            congestion: Congestion::new(CongestionControl::Bbr, PACKET, 7),
+            rtt: RoundTrip::default(),
+            now: Time::ZERO + MS,
+            rate,
+            length,
+            queue,
+            loses_one_in: 0,
+            under_way: VecDeque::new(),
+            lost: Vec::new(),
+            free_at: Time::ZERO,
+            next: 0,
+            in_flight: 0,
+            gone_at: Time::ZERO,
+            delivered: 0,
+            most_queued: 0,
+            states: vec![State::Startup],
+            has: None,
+        }
+    }
+
+    fn bbr(&self) -> &Bbr {
+        match &self.congestion.controller {
+            super::super::Either::Bbr(bbr) => bbr,
+            super::super::Either::Cubic(_) => unreachable!("the path is made with it"),
+        }
+    }
+
+    fn send(&mut self) {
+        let before = self.in_flight;
+        self.in_flight += PACKET;
+        let sent = self.congestion.sent(self.now, before, self.in_flight);
+        let number = self.next;
+        self.next += 1;
+        if let Some(rate) = self.congestion.pacing_rate() {
+            self.gone_at = self.gone_at.max(self.now) + Duration::from_secs_f64(PACKET as f64 / rate as f64);
+        }
+        let service = Duration::from_secs_f64(PACKET as f64 / self.rate as f64);
+        let queued = (self.free_at.since(self.now).as_secs_f64() / service.as_secs_f64()) as usize;
+        self.most_queued = self.most_queued.max(queued);
+        let unlucky = self.loses_one_in > 0 && number % self.loses_one_in == self.loses_one_in - 1;
+        if queued >= self.queue || unlucky {
+            self.lost.push((number, sent));
+            return;
+        }
+        self.free_at = self.free_at.max(self.now) + service;
+        self.under_way.push_back((number, sent, self.free_at + self.length));
+    }
+
+    fn acknowledge(&mut self) {
+        let Some((number, sent, at)) = self.under_way.pop_front() else { return };
+        self.now = at;
+        self.in_flight -= PACKET;
+        self.delivered += PACKET as u64;
+        let took = at.since(sent.at);
+        self.rtt.sample(at, took);
+        let counts = (PACKET, self.in_flight);
+        self.congestion.acknowledged(at, counts, (number, self.next), Some((sent, took)), &self.rtt);
+        // What later packets have overtaken.
+        let lost: Vec<_> = self.lost.extract_if_before(number);
+        for (number, sent) in lost {
+            self.in_flight -= PACKET;
+            let packet = LostPacket { number, sent, chunks: 1, bytes: PACKET };
+            self.congestion.lost(self.now, packet, self.next);
+        }
+        let state = self.bbr().state;
+        if self.states.last() != Some(&state) {
+            self.states.push(state);
+        }
+    }
+
+    /// Sends as window and pace let it, for a time.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            let arrives = self.under_way.front().map_or(Time::MAX, |(_, _, at)| *at);
+            if self.in_flight >= self.congestion.window() {
+                self.congestion.is_full(self.next);
+                if arrives == Time::MAX {
+                    // All of it was lost: the retransmission timeout.
+                    self.now = self.now + 200 * MS;
+                    self.in_flight = 0;
+                    self.lost.clear();
+                    self.congestion.timed_out(self.next);
+                    continue;
+                }
+                self.acknowledge();
+            } else if self.has.is_some_and(|has| self.in_flight as u64 >= has * PACKET as u64) {
+                self.congestion.has_no_more(self.in_flight);
+                self.acknowledge();
+            } else if self.gone_at <= self.now {
+                self.send();
+            } else if arrives <= self.gone_at {
+                self.acknowledge();
+            } else {
+                self.now = self.gone_at;
+            }
+        }
+    }
+
+    /// Bytes per second that arrive in that time.
+    fn goodput(&mut self, time: Duration) -> f64 {
+        let (before, begun) = (self.delivered, self.now);
+        self.run(time);
+        (self.delivered - before) as f64 / self.now.since(begun).as_secs_f64()
+    }
+}
+
+trait ExtractBefore {
+    fn extract_if_before(&mut self, number: u64) -> Vec<(u64, Snapshot)>;
+}
+
+impl ExtractBefore for Vec<(u64, Snapshot)> {
+    fn extract_if_before(&mut self, number: u64) -> Vec<(u64, Snapshot)> {
+        let (out, kept) = self.iter().partition(|(lost, _)| *lost < number);
+        *self = kept;
+        out
+    }
+}
+
+/// 10 MB/s and 20 ms: 200 packets in the pipe.
+fn path(queue: usize) -> Path {
+    Path::new(10_000_000, 20 * MS, queue)
+}
+
+#[test]
+fn startup_finds_the_rate_drains_its_queue_and_cruises() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(1));
+    // There is nothing to wait for between the drain and the cruise.
+    assert_eq!(path.states[..3], [State::Startup, State::Drain, State::Cruise]);
+    let bbr = path.bbr();
+    let bw = bbr.bw() as f64;
+    assert!((9.5e6..10.5e6).contains(&bw), "{bw}");
+    let min_rtt = bbr.min_rtt.expect("measured");
+    assert!(min_rtt >= 20 * MS && min_rtt < 21 * MS, "{min_rtt:?}");
+    // 2 of what the pipe holds, and what comes in batches.
+    assert!(path.in_flight < 2 * 200 * PACKET, "the queue of the startup is gone: {}", path.in_flight);
+}
+
+#[test]
+fn a_long_queue_stays_short_and_the_path_full() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(2));
+    path.most_queued = 0;
+    let goodput = path.goodput(Duration::from_secs(8));
+    assert!(goodput > 0.95 * 10e6, "{goodput}");
+    // Probing up holds a quarter more than the pipe for a round trip.
+    assert!(path.most_queued < 100, "{}", path.most_queued);
+}
+
+#[test]
+fn the_states_of_a_cycle_follow_each_other() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(4));
+    // Longer from here on, so that the shortest is not seen again.
+    path.length = 22 * MS;
+    path.run(Duration::from_secs(8));
+    for state in [State::Refill, State::Up, State::Down, State::ProbeRtt] {
+        assert!(path.states.contains(&state), "{state:?} in {:?}", path.states);
+    }
+    for pair in path.states.windows(2) {
+        let follows = match pair[0] {
+            State::Startup => pair[1] == State::Drain,
+            State::Drain => matches!(pair[1], State::Down | State::Cruise),
+            State::Down => matches!(pair[1], State::Cruise | State::Refill | State::ProbeRtt),
+            State::Cruise => matches!(pair[1], State::Refill | State::ProbeRtt),
+            State::Refill => matches!(pair[1], State::Up | State::ProbeRtt),
+            State::Up => matches!(pair[1], State::Down | State::ProbeRtt),
+            State::ProbeRtt => pair[1] == State::Cruise,
+        };
+        assert!(follows, "{pair:?}");
+    }
+}
+
+#[test]
+fn a_short_queue_bounds_what_is_under_way_and_leaves_the_path_full() {
+    let mut path = path(20);
+    path.run(Duration::from_secs(2));
+    assert!(path.bbr().bounds.inflight_hi.is_some(), "losses have set a bound");
+    let goodput = path.goodput(Duration::from_secs(6));
+    assert!(goodput > 0.85 * 10e6, "{goodput}");
+}
+
+#[test]
+fn one_lost_packet_in_a_hundred_does_not_slow_it() {
+    let mut path = path(500);
+    path.loses_one_in = 101;
+    path.run(Duration::from_secs(1));
+    let goodput = path.goodput(Duration::from_secs(6));
+    assert!(goodput > 0.9 * 10e6, "{goodput}");
+}
+
+#[test]
+fn more_bandwidth_is_found_and_less_is_believed() {
+    let mut path = path(1_000);
+    path.run(Duration::from_secs(2));
+    path.rate = 20_000_000;
+    path.run(Duration::from_secs(20));
+    let bw = path.bbr().bw();
+    assert!(bw > 18_000_000, "{bw}");
+    path.rate = 5_000_000;
+    path.run(Duration::from_secs(12));
+    let bw = path.bbr().bw();
+    assert!(bw < 6_000_000, "{bw}");
+}
+
+#[test]
+fn what_a_sender_without_data_does_says_nothing_about_the_path() {
+    let mut path = path(1_000);
+    path.has = Some(2);
+    path.run(Duration::from_secs(3));
+    assert_eq!(path.bbr().state, State::Startup);
+    assert!(!path.bbr().full_reached);
+    // And its pace is not that of what it sent.
+    let pace = path.congestion.pacing_rate().expect("measured");
+    assert!(pace > 2 * 2 * PACKET as u64 * 50, "{pace}");
+    path.has = None;
+    path.run(Duration::from_secs(1));
+    let before = path.bbr().bw();
+    path.has = Some(2);
+    path.run(Duration::from_secs(4));
+    assert_eq!(path.bbr().bw(), before, "idleness makes no path slower");
+}
+
+#[test]
+fn the_round_trip_is_probed_with_a_short_window_and_the_old_one_comes_back() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(2));
+    path.length = 22 * MS;
+    while path.bbr().state != State::ProbeRtt {
+        path.run(MS);
+        assert!(path.now < Time::ZERO + Duration::from_secs(12));
+    }
+    let before = path.bbr().window_before;
+    path.run(100 * MS);
+    assert!(path.congestion.window() <= 110 * PACKET, "half of the pipe: {}", path.congestion.window());
+    path.run(400 * MS);
+    assert_ne!(path.bbr().state, State::ProbeRtt);
+    assert!(path.congestion.window() >= before / 2, "{} of {before}", path.congestion.window());
+    // A path that has become longer is one that is, ten seconds later.
+    path.length = 40 * MS;
+    path.run(Duration::from_secs(25));
+    assert!(path.bbr().min_rtt.is_some_and(|min_rtt| min_rtt >= 40 * MS));
+}
+
+#[test]
+fn a_timeout_leaves_two_packets_and_what_arrives_opens_the_window_again() {
+    let mut path = path(1_000);
+    path.run(Duration::from_secs(1));
+    let before = path.congestion.window();
+    path.congestion.timed_out(path.next);
+    assert_eq!(path.congestion.window(), 2 * PACKET);
+    path.run(500 * MS);
+    assert!(path.congestion.window() > before / 2, "{}", path.congestion.window());
+}
+
+#[test]
+fn bounds_that_losses_set_go_when_they_were_none() {
+    let mut path = path(1_000);
+    path.run(Duration::from_secs(1));
+    assert_eq!((path.bbr().state, path.bbr().bounds), (State::Cruise, Bounds::default()));
+    let before = path.congestion.window();
+    let sent = path.under_way.front().expect("some").1;
+    let (now, next) = (path.now, path.next);
+    // A few are not enough to say anything about others.
+    let packet = |number| LostPacket { number, sent, chunks: 1, bytes: PACKET };
+    path.congestion.lost(now, packet(next - 20), next);
+    path.run(60 * MS);
+    assert_eq!(path.bbr().bounds, Bounds::default());
+    let (now, next) = (path.now, path.next);
+    let sent = path.under_way.back().expect("some").1;
+    let packet = |number| LostPacket { number, sent, chunks: 1, bytes: PACKET };
+    let mut reduction = 0;
+    for number in next - 15..next {
+        reduction = path.congestion.lost(now, packet(number), next);
+    }
+    // The newest of them says how many were lost since it was sent.
+    path.run(21 * MS);
+    assert!(path.bbr().bounds.bw_lo.is_some() && path.bbr().bounds.inflight_lo.is_some());
+    for _ in 0..14 {
+        path.congestion.not_lost(reduction);
+    }
+    assert_ne!(path.bbr().bounds, Bounds::default());
+    path.congestion.not_lost(reduction);
+    assert_eq!(path.bbr().bounds, Bounds::default());
+    assert!(path.congestion.window() >= before);
+}
