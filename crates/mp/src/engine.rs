@@ -5,8 +5,9 @@
 
 use crate::error::MpError;
 use crate::limits::{
-    LOOKS, MEMBERS_LOOK, OTHERS_TURNS, QUICK_LOOKS, RESTING_WAITS, ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS,
-    SENDS_A_LOOK, SHARED_SLEEP_MAX, STREAK, STREAK_PAUSES, TAKEN_AT_ONCE, TURNS_A_LOOK, VAIN_LOOKS, YIELDS,
+    FORGIVING_YIELDS, LOOKS, MEMBERS_LOOK, MEMBERS_NO_YIELD_MAX, OTHERS_TURNS, QUICK_LOOKS, RESTING_WAITS,
+    ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS, SENDS_A_LOOK, SHARED_SLEEP_MAX, STREAK, STREAK_PAUSES, TAKEN_AT_ONCE,
+    TURNS_A_LOOK, VAIN_LOOKS, YIELDS,
 };
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Payload, Place, Room};
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use vmmc::{Deadline, Endpoint, Message, Session, WaitError};
+use vmmc_host::Nanos;
+use vmmc_host::limits::{LONG_YIELD_SCORE, NO_YIELD_WAITS, YIELD_LONG_NS, YIELD_SCORE_MAX};
 use vmmc_host::wait::{is_interrupted, patience};
 use vmmc_job::Job;
 
@@ -49,6 +52,11 @@ struct Patience {
     vain: u32,
     /// Waits that yield at once.
     rest: u32,
+    /// Grows with long yields, shrinks with short ones.
+    long_yields: u32,
+    /// Waits that do not yield, for somebody who is busy kept the core; and how many the next time.
+    no_yield: u32,
+    no_yield_next: u32,
 }
 
 impl Patience {
@@ -65,6 +73,29 @@ impl Patience {
         if looks > 0 {
             self.vain = 0;
         }
+    }
+
+    /// Whether a wait that has looked in vain yields.
+    fn may_yield(&mut self) -> bool {
+        let may = self.no_yield == 0;
+        self.no_yield = self.no_yield.saturating_sub(1);
+        may
+    }
+
+    /// A yield has taken so long. A long one has given the core to somebody who keeps it for a time
+    /// slice. Some do no harm where members share cores; where no others do, it is better to sleep,
+    /// for who is woken gets the core at once. False: the wait yields no more.
+    fn yielded(&mut self, ns: u64) -> bool {
+        if ns <= YIELD_LONG_NS {
+            self.long_yields = self.long_yields.saturating_sub(1);
+            self.no_yield_next -= self.no_yield_next.div_ceil(FORGIVING_YIELDS);
+        } else if self.long_yields < YIELD_SCORE_MAX {
+            self.long_yields += LONG_YIELD_SCORE;
+        } else {
+            self.no_yield = self.no_yield_next.clamp(NO_YIELD_WAITS, MEMBERS_NO_YIELD_MAX);
+            self.no_yield_next = 4 * self.no_yield;
+        }
+        self.no_yield == 0
     }
 
     /// The wait has looked in vain.
@@ -219,7 +250,8 @@ impl Shared {
         direct: &mut Direct<'d>,
         mut ready: impl FnMut(&mut State, &mut Direct<'d>) -> Option<T>,
     ) -> (MutexGuard<'e, Engine>, Result<T, MpError>) {
-        let mut wait = Wait { turns: 0, idle: 0, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
+        let mut wait =
+            Wait { turns: 0, idle: 0, looks: 0, may_yield: false, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
         loop {
             if let Some(result) = ready(&mut engine.state, direct) {
                 return (engine, Ok(result));
@@ -258,7 +290,7 @@ impl Shared {
             engine.look_at_members(direct)?;
         }
         if engine.progress(direct)? {
-            if wait.idle < engine.patience.looks() {
+            if wait.idle < wait.looks {
                 engine.patience.found_after(wait.idle);
             }
             wait.idle = 0;
@@ -299,19 +331,25 @@ impl Shared {
             return false;
         }
         wait.idle += 1;
-        let looks = engine.patience.looks();
+        if wait.idle == 1 {
+            wait.looks = engine.patience.looks();
+        }
+        let looks = wait.looks;
         if wait.idle < looks {
             engine.pause();
             return true;
         }
         if wait.idle == looks {
+            wait.may_yield = engine.patience.may_yield();
             engine.patience.vain();
         }
-        if wait.idle < looks + YIELDS {
-            std::thread::yield_now();
-            return true;
+        if !wait.may_yield || wait.idle >= looks + YIELDS {
+            return false;
         }
-        false
+        let before = Nanos::monotonic();
+        std::thread::yield_now();
+        wait.may_yield = engine.patience.yielded(Nanos::monotonic().since(before).as_nanos() as u64);
+        true
     }
 
     /// Gives the state to threads that wait for it, and takes it again.
@@ -533,6 +571,10 @@ struct Wait {
     turns: u32,
     /// Looks that found nothing, since something came.
     idle: u32,
+    /// Looks before it yields.
+    looks: u32,
+    /// It yields after its looks, and no yield was long.
+    may_yield: bool,
     end: Option<Deadline>,
     /// Looks in vain for room.
     yields: u32,

@@ -69,6 +69,11 @@ pub const RESTING_WAITS: u32 = 64;
 /// Yields of a wait before it sleeps: some 50 us where nobody else wants the core, as long as it
 /// takes to be woken.
 pub const YIELDS: u32 = 128;
+/// Waits that do not yield at most, where each yield gives the core to somebody who keeps it: so
+/// many pay for one such yield, which takes some milliseconds.
+pub const MEMBERS_NO_YIELD_MAX: u32 = 1 << 12;
+/// Short yields after which that number is a third of what it was.
+pub const FORGIVING_YIELDS: u32 = 64;
 /// Times that a waiting call yields for other threads that want to make one.
 pub const OTHERS_TURNS: u32 = 100;
 /// Longest broadcast that goes by a tree, bytes: a longer one takes each member's time once, not
