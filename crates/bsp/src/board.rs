@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc::{Access, Deadline, Export, Import, Rights, Session, WaitError};
+use vmmc::{Access, Deadline, ErrorKind, Export, Import, Kind, Rights, Session, WaitError};
 use vmmc_host::Nanos;
 use vmmc_host::control::RefusalCode;
 use vmmc_host::wait::is_interrupted;
@@ -244,7 +244,10 @@ impl Board {
             };
             match import.rights(rights).wait(IMPORT_TRY).open() {
                 Ok(import) => return Ok(import),
-                Err(error) if error.refusal() == Some(RefusalCode::TimedOut) => self.look(end, pid)?,
+                // It is not there yet, or a node has more to do than to answer so soon.
+                Err(error) if error.refusal() == Some(RefusalCode::TimedOut) || error.kind() == ErrorKind::TimedOut => {
+                    self.look(end, pid)?
+                }
                 Err(error) => return self.blame(pid, Box::new(error).into()),
             }
         }

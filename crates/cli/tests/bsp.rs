@@ -20,6 +20,7 @@ fn member() {
         "sums" => sums(&mut bsp),
         "dies" => return dies(&mut bsp),
         "aborts" => return aborts(bsp),
+        "waits" => waits(&mut bsp),
         other => panic!("no role {other}"),
     }
     bsp.end().expect("all come to the end");
@@ -72,6 +73,23 @@ fn aborts(mut bsp: Bsp) {
     println!("told");
 }
 
+/// The node does nothing for longer than one try to reach another process takes.
+fn waits(bsp: &mut Bsp) {
+    let pid = std::env::var("TEST_NODE").ok().and_then(|pid| pid.parse().ok());
+    let node = pid.and_then(rustix::process::Pid::from_raw).expect("the test names it");
+    let signal = move |signal| rustix::process::kill_process(node, signal).expect("it is ours");
+    let later = (bsp.pid() == 0).then(|| {
+        signal(rustix::process::Signal::STOP);
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(2500));
+            signal(rustix::process::Signal::CONT);
+        })
+    });
+    let done = bsp.sync();
+    later.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
+    done.expect("a node that is slow is no error");
+}
+
 fn job(options: &[&str], role: &str) -> Output {
     let own = std::env::current_exe().expect("a test is a file");
     let own = own.to_str().expect("its name is text");
@@ -79,7 +97,9 @@ fn job(options: &[&str], role: &str) -> Output {
     args.extend(options);
     args.extend(["--", own, "--exact", "member", "--ignored", "--nocapture"]);
     let node = Node::start("bsp", &["--plain"]);
-    command(&args).env("TEST_ROLE", role).env("VMMC_NODE", &node.name).output().expect("the command can be started")
+    let mut command = command(&args);
+    command.env("TEST_ROLE", role).env("TEST_NODE", node.pid.to_string()).env("VMMC_NODE", &node.name);
+    command.output().expect("the command can be started")
 }
 
 fn count(output: &Output, word: &str) -> usize {
@@ -98,6 +118,13 @@ fn sixty_four_processes_get_through() {
     let output = job(&["-n", "64"], "sums");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(count(&output, "fine"), 64, "{output:?}");
+}
+
+#[test]
+fn a_node_that_answers_late_is_no_error() {
+    let output = job(&["-n", "2"], "waits");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(count(&output, "fine"), 2, "{output:?}");
 }
 
 #[test]
