@@ -172,6 +172,55 @@ fn a_lie_that_is_there_is_not_received() {
     });
 }
 
+/// Who says of a long message that a part of it is there, which another one has yet to send.
+#[test]
+fn a_part_that_another_one_is_to_send_is_not_believed() {
+    let (nodes, name) = (Nodes::start(1), unique("hostile"));
+    let long = common::pattern(60_000, 11);
+    let (goes_on, waits) = std::sync::mpsc::channel();
+    let (nodes, name, long) = (&nodes, &name, &long);
+    // What a failure drops ends the other one's wait.
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            let messages = nodes.member(name, 1, 3);
+            let world = messages.world();
+            world.exchange(0, 4, b"", Select::from(0).tag(4), &mut [0; 0]).expect("both do it");
+            let send = world.start_send(0, 5, long.clone()).expect("it begins");
+            world.send(0, 6, b"").expect("it is sent");
+            // Until then it makes no call, and so sends no part.
+            waits.recv().expect("it is told");
+            send.wait().expect("it is received");
+            world.receive(Select::from(0).tag(7), &mut [0; 0]).expect("the other one has all");
+        });
+        let goes_on = goes_on;
+        let messages = nodes.member(name, 0, 3);
+        let world = messages.world();
+        world.exchange(1, 4, b"", Select::from(1).tag(4), &mut [0; 0]).expect("both do it");
+        let request = world.start_receive(Select::from(1).tag(5), vec![0; 60_000]).expect("it begins");
+        world.receive(Select::from(1).tag(6), &mut [0; 0]).expect("it has asked before");
+        let liar = scope.spawn(move || {
+            let session = nodes.attach(0);
+            let mut to = session.connect(&format!("mp.{name}.0")).wait(LONG).open().expect("it lets us in");
+            hello(&mut to);
+            // Numbers of receives are easy to guess: a place, and how often it was used.
+            for receive in (0..8u32).flat_map(|used| (0..4).map(move |place| used << 16 | place)) {
+                say(&mut to, Said::Part { receive, offset: 0 });
+            }
+            (session, to)
+        });
+        while !liar.is_finished() {
+            messages.poll().expect("all is well");
+        }
+        let _stays = liar.join().expect("it has said all");
+        (0..10).for_each(|_| messages.poll().expect("all is well"));
+        assert_eq!(messages.counts().expect("they are ours").misbehaved, 1);
+        goes_on.send(()).expect("it waits");
+        let (status, bytes) = request.wait().expect("it comes");
+        assert!(status.len == 60_000 && bytes == *long);
+        world.send(1, 7, b"").expect("it is sent");
+    });
+}
+
 #[test]
 fn another_version_is_refused_by_name() {
     let (gone, _) = against(|to| say(to, Said::Hello { version: VERSION + 1 }));

@@ -310,6 +310,31 @@ fn what_is_not_received_is_bounded_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_sender_whose_messages_are_received_never_asks() {
+    run(1, 2, |messages| {
+        let world = messages.world();
+        let mut bytes = [0; 1000];
+        // Each round is less than may wait, all of them are much more.
+        for round in 0..30 {
+            for _ in 0..100 {
+                match world.rank() {
+                    0 => world.send(1, 1, &bytes).expect("it is sent"),
+                    _ if round % 2 == 0 => drop(world.receive(Select::from(0), &mut bytes).expect("it comes")),
+                    _ => drop(world.start_receive(Select::from(0), vec![0; 1000]).expect("it begins").wait()),
+                }
+            }
+            if world.rank() == 0 {
+                world.receive(Select::from(1), &mut [0; 0]).expect("it has them all");
+            } else {
+                world.send(0, 2, b"").expect("it is sent");
+            }
+        }
+        let counts = messages.counts().expect("they are ours");
+        assert_eq!((counts.asked, counts.asked_short), (0, 0));
+    });
+}
+
+#[test]
 fn threads_of_a_member_call_at_the_same_time() {
     run(1, 2, |messages| {
         std::thread::scope(|scope| {
@@ -375,7 +400,11 @@ fn a_member_that_leaves_is_an_error_of_who_waits_for_it() {
         });
         let messages = nodes.member(&name, 0, 2);
         let world = messages.world();
+        // It is connected when the other one has its message, which does not take the next one.
         world.send(1, 1, b"go").expect("it is sent");
+        let send = world.start_send(1, 3, vec![1; 1 << 20]).expect("it begins");
+        let error = send.wait().expect_err("it leaves");
+        assert!(matches!(error, MpError::Gone { rank: 1, .. }), "{error}");
         let mut bytes = [0; 16];
         let error = world.receive(Select::from(1).tag(2), &mut bytes).expect_err("it leaves");
         assert!(matches!(error, MpError::Gone { rank: 1, .. }), "{error}");
