@@ -30,6 +30,12 @@ struct Chaos {
     sealed: bool,
 }
 
+/// Each congestion control has senders, to nodes with the same one and to others.
+fn set(config: &mut Config, sealed: bool, node: usize) {
+    config.key = if sealed { key() } else { None };
+    config.congestion = CongestionControl::ALL[node % 2];
+}
+
 impl Chaos {
     fn new(seed: u64) -> Chaos {
         let mut world = World::new(seed);
@@ -37,7 +43,7 @@ impl Chaos {
         for node in 0..NODES {
             let addrs: Vec<_> = (0..2).map(|path| addr(node, path)).collect();
             let config = Config::new(NodeName::parse(&format!("node{node}")).expect("a name"));
-            world.add_with(config, addrs, |config| config.key = if sealed { key() } else { None });
+            world.add_with(config, addrs, |config| set(config, sealed, node));
         }
         let mut chaos =
             Chaos { world, actors: Vec::new(), next_cookie: 0, restarts: 0, completed: HashMap::new(), sealed };
@@ -114,7 +120,7 @@ impl Chaos {
 
     fn restart(&mut self, node: usize) {
         let sealed = self.sealed;
-        self.world.restart(node, |config| config.key = if sealed { key() } else { None });
+        self.world.restart(node, |config| set(config, sealed, node));
         self.restarts += 1;
         self.start(node);
     }

@@ -112,6 +112,8 @@ pub(crate) struct Bbr {
     packet: usize,
     window: usize,
     pace: Option<u64>,
+    /// The pace is not less: the least window each round trip, as the window is not less.
+    pace_min: u64,
     state: State,
     /// State of the generator for waits between probes.
     random: u64,
@@ -176,6 +178,7 @@ impl Bbr {
             packet,
             window: initial_window(packet),
             pace: None,
+            pace_min: 1,
             state: State::Startup,
             random: seed | 1,
             round_end: 0,
@@ -526,10 +529,13 @@ impl Bbr {
     }
 
     fn set_pace(&mut self, smoothed: Option<Duration>) {
+        if let Some(smoothed) = smoothed {
+            self.pace_min = rate(self.window_min() as u64, smoothed).max(1);
+        }
         let bw = self.bw();
         let first = smoothed.map(|smoothed| rate(initial_window(self.packet) as u64, smoothed));
         let Some(bw) = Some(bw).filter(|bw| *bw > 0).or(first) else { return };
-        let pace = (bw.saturating_mul(self.state.pacing_gain() * MARGIN) / 10_000).max(1);
+        let pace = (bw.saturating_mul(self.state.pacing_gain() * MARGIN) / 10_000).max(self.pace_min);
         if self.full_reached || self.pace.is_none_or(|before| before < pace) {
             self.pace = Some(pace);
         }
@@ -577,7 +583,7 @@ impl Controller for Bbr {
         }
         if self.state.is_cycle() {
             // As if it cruised: the path has had time to drain.
-            self.pace = Some((self.bw() / 100 * MARGIN).max(1));
+            self.pace = Some((self.bw() / 100 * MARGIN).max(self.pace_min));
         }
     }
 

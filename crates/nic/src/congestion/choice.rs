@@ -10,9 +10,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CongestionControl {
     /// A model of the path, after BBR: rate and round trip are measured, losses bound it.
+    #[default]
     Bbr,
     /// CUBIC with HyStart++: grows until something is lost, as most of TCP does.
-    #[default]
     Cubic,
 }
 

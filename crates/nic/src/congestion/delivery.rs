@@ -129,21 +129,39 @@ impl Delivery {
     }
 }
 
+const NANOS: u64 = 1_000_000_000;
+
+/// `a` times `b` over `c`, or as much as there is room for. In 64 bits where they do: this is done
+/// with every acknowledgement.
+#[inline]
+fn scaled(a: u64, b: u64, c: u64) -> u64 {
+    let c = c.max(1);
+    match a.checked_mul(b) {
+        Some(product) => product / c,
+        None => u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX),
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    time.as_secs().saturating_mul(NANOS).saturating_add(time.subsec_nanos().into())
+}
+
 /// Bytes per second.
+#[inline]
 pub(crate) fn rate(bytes: u64, interval: Duration) -> u64 {
-    let nanos = interval.as_nanos().max(1);
-    u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
+    scaled(bytes, NANOS, nanos(interval))
 }
 
 /// Bytes that a rate moves in that time.
+#[inline]
 pub(crate) fn bytes_in(rate: u64, time: Duration) -> u64 {
-    u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+    scaled(rate, nanos(time), NANOS)
 }
 
 /// Time that so many bytes take at a rate, which is not zero.
+#[inline]
 pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
-    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    Duration::from_nanos(scaled(bytes, NANOS, rate))
 }
 
 #[cfg(test)]
@@ -207,6 +225,17 @@ mod tests {
         let mut delivery = Delivery::default();
         delivery.has_no_more(0);
         assert!(delivery.sent(at(0), 0, 1_000).app_limited);
+    }
+
+    #[test]
+    fn rates_of_all_sizes_are_computed_without_overflow() {
+        assert_eq!(rate(u64::MAX, Duration::from_nanos(1)), u64::MAX);
+        assert_eq!(rate(u64::MAX, Duration::from_secs(1)), u64::MAX);
+        assert_eq!(rate(7, Duration::ZERO), 7 * NANOS);
+        assert_eq!(bytes_in(u64::MAX / 2, Duration::from_secs(2)), u64::MAX - 1);
+        assert_eq!(bytes_in(u64::MAX, Duration::MAX), u64::MAX);
+        assert_eq!(time_for(u64::MAX, u64::MAX), Duration::from_secs(1));
+        assert_eq!(time_for(1_000, 0), Duration::from_secs(1_000));
     }
 
     #[test]

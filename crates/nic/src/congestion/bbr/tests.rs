@@ -292,6 +292,23 @@ fn a_timeout_leaves_two_packets_and_what_arrives_opens_the_window_again() {
 }
 
 #[test]
+fn a_path_that_was_as_good_as_dead_is_not_believed_to_be_slower_than_the_least_window() {
+    let mut path = path(1_000);
+    path.run(Duration::from_secs(1));
+    // One packet a second arrives: a rate of 1,000 bytes a second, with a round trip of 20 ms.
+    (path.rate, path.has) = (1_000, Some(1));
+    path.run(Duration::from_secs(60));
+    path.rate = 10_000_000;
+    path.free_at = path.now;
+    path.run(Duration::from_secs(2));
+    path.has = None;
+    path.run(Duration::from_secs(2));
+    let pace = path.congestion.pacing_rate().expect("measured");
+    let least = 4 * PACKET as u64 * 1_000_000 / path.rtt.smoothed().expect("measured").as_micros() as u64;
+    assert!(pace >= least && path.bbr().pace_min == least, "{pace} of {least}");
+}
+
+#[test]
 fn bounds_that_losses_set_go_when_they_were_none() {
     let mut path = path(1_000);
     path.run(Duration::from_secs(1));
