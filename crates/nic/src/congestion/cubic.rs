@@ -4,6 +4,9 @@
 //! Invariant: `minimum <= window <= WINDOW_MAX_BYTES`. The window grows only with what arrives
 //! while it holds the sender back; the time in between does not count.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use super::delivery::rate;
