@@ -212,6 +212,18 @@ mod tests {
     }
 
     #[test]
+    fn the_rate_is_no_higher_than_that_of_sending() {
+        let mut delivery = Delivery::default();
+        let first = delivery.sent(at(0), 0, 1_000);
+        delivery.arrived(at(10), 1_000);
+        delivery.sample(&first, 10 * MS, None);
+        // 19 ms after the first, and acknowledged together 10 ms after that was.
+        let packets: Vec<Snapshot> = (10..20).map(|i| delivery.sent(at(i), 1_000, 2_000)).collect();
+        delivery.arrived(at(20), 10_000);
+        assert_eq!(delivery.sample(&packets[9], MS, None).rate, Some(10_000 * 1_000 / 19));
+    }
+
+    #[test]
     fn what_is_sent_when_there_is_no_more_says_so_until_it_has_arrived() {
         let mut delivery = Delivery::default();
         delivery.sent(at(0), 0, 1_000);

@@ -339,3 +339,47 @@ fn bounds_that_losses_set_go_when_they_were_none() {
     assert_eq!(path.bbr().bounds, Bounds::default());
     assert!(path.congestion.window() >= before);
 }
+
+/// A sample of one packet.
+fn sample(rate: u64, app_limited: bool) -> Sample {
+    let mut sample = crate::congestion::delivery::Delivery::default().sample(&Snapshot::default(), MS, None);
+    (sample.rate, sample.app_limited) = (Some(rate), app_limited);
+    sample
+}
+
+#[test]
+fn the_lower_bound_of_the_bandwidth_lowers_what_the_pipe_holds() {
+    let mut bbr = Bbr::new(PACKET, 1);
+    (bbr.best, bbr.min_rtt, bbr.bounds.bw_lo) = ([1_000_000, 0], Some(100 * MS), Some(500_000));
+    assert_eq!((bbr.bw(), bbr.pipe(100)), (500_000, 50_000));
+    bbr.bounds.bw_lo = Some(2_000_000);
+    assert_eq!((bbr.bw(), bbr.pipe(200)), (1_000_000, 200_000), "it only lowers");
+}
+
+#[test]
+fn a_rate_limited_by_the_sender_counts_only_when_it_is_the_best() {
+    let mut bbr = Bbr::new(PACKET, 1);
+    bbr.best = [1_000_000, 0];
+    bbr.update_bandwidth(&sample(1_000, true));
+    assert_eq!(bbr.best, [1_000_000, 0]);
+    bbr.update_bandwidth(&sample(1_000, false));
+    assert_eq!(bbr.best, [1_000_000, 1_000]);
+    bbr.update_bandwidth(&sample(3_000_000, true));
+    assert_eq!(bbr.max_bw(), 3_000_000);
+}
+
+#[test]
+fn the_pace_is_at_least_the_least_window_in_each_round_trip() {
+    let mut bbr = Bbr::new(PACKET, 1);
+    (bbr.best, bbr.full_reached) = ([1_000, 0], true);
+    bbr.set_pace(Some(20 * MS));
+    assert_eq!(bbr.pacing_rate(), Some(200_000));
+}
+
+#[test]
+fn a_few_lost_packets_and_two_in_a_hundred_are_not_too_many() {
+    let bbr = Bbr::new(PACKET, 1);
+    let too_many = |lost: u64, of: usize| bbr.loses_too_much(lost * PACKET as u64, of * PACKET);
+    assert!(!too_many(2, 17) && too_many(3, 17));
+    assert!(!too_many(22, 1_000) && too_many(23, 1_000));
+}
