@@ -287,6 +287,32 @@ fn continuations_run_once_each_and_again_when_they_say_not_now() {
 }
 
 #[test]
+fn a_continuation_that_panics_takes_no_other_with_it() {
+    everywhere(|nodes, caller| {
+        let _server = Server::new(&nodes.attach(0), "panicking").serve(handler(Arc::default())).unwrap();
+        let client = connect(nodes, caller, "panicking");
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        for round in 0..8 {
+            let ran = ran.clone();
+            let continuation = move |_: &mut Result<vmmc_rpc::Answer, RpcError>| {
+                ran.lock().unwrap_or_else(|e| e.into_inner()).push(round);
+                assert!(round % 3 > 0, "a continuation that is to panic");
+                Then::Done
+            };
+            client.request(ECHO).then(continuation).unwrap();
+        }
+        let mut panics = 0;
+        eventually("all have run", || {
+            let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client.poll()));
+            panics += usize::from(polled.is_err());
+            ran.lock().unwrap_or_else(|e| e.into_inner()).len() == 8
+        });
+        assert_eq!((panics, client.outstanding(), client.deferred()), (3, 0, 0));
+        assert_eq!(*ran.lock().unwrap_or_else(|e| e.into_inner()), (0..8).collect::<Vec<_>>());
+    });
+}
+
+#[test]
 fn a_call_that_is_passed_on_is_answered_by_who_has_it() {
     everywhere(|nodes, caller| {
         // The last one is on the other node, or on the same one.

@@ -16,7 +16,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
-use vmmc::{ByToken, Connection, Frame, Gather, MessageError, TokenBuffer, TokenError, WaitError};
+use vmmc::{ByToken, Connection, Gather, MessageError, TokenBuffer, TokenError, WaitError};
 use vmmc_host::{Deadline, Nanos};
 
 impl Inner {
@@ -122,9 +122,14 @@ impl Inner {
     pub(super) fn poll(&self) {
         if let Ok(mut answers) = self.answers.try_lock() {
             let Answers { endpoint, message } = &mut *answers;
-            while let Ok(true) = endpoint.poll_into(message) {
-                self.take(message, NO_CALL, &mut None);
+            let (mut known, mut settled) = (None, Settled::default());
+            for _ in 0..MESSAGES_PER_LOOK {
+                let Ok(true) = endpoint.poll_into(message) else { break };
+                let known = known.get_or_insert_with(|| self.known());
+                self.take(known, message, (NO_CALL, &mut None), &mut settled);
             }
+            drop(known);
+            self.tell(settled);
             drop(answers);
             self.pass_turn();
         }
@@ -186,7 +191,7 @@ impl Inner {
                 let Answers { endpoint, message } = &mut *answers;
                 let failed = match endpoint.wait_into(message, until) {
                     Ok(()) => {
-                        self.take(message, NO_CALL, &mut None);
+                        self.take_one(message, NO_CALL, &mut None);
                         None
                     }
                     Err(WaitError::TimedOut { .. }) => None,
@@ -222,7 +227,7 @@ impl Inner {
         let Answers { endpoint, message } = answers;
         while outcome.is_none() {
             match endpoint.wait_into(message, until) {
-                Ok(()) if self.take(message, id, outcome) => return Ok(()),
+                Ok(()) if self.take_one(message, id, outcome) => return Ok(()),
                 Ok(()) => {}
                 Err(WaitError::TimedOut { .. }) => return Ok(()),
                 Err(error) => return Err(error),
@@ -253,20 +258,35 @@ impl Inner {
     /// An answer, or something that is none. That of the call `own` goes to who takes it. True: a
     /// continuation is to run.
     #[inline]
-    fn take(&self, message: &mut vmmc::Message, own: CallId, own_outcome: &mut Option<Outcome>) -> bool {
+    fn take_one(&self, message: &mut vmmc::Message, own: CallId, outcome: &mut Option<Outcome>) -> bool {
+        let mut settled = Settled::default();
+        self.take(&mut self.known(), message, (own, outcome), &mut settled);
+        let continued = !settled.continued.is_empty();
+        self.tell(settled);
+        continued
+    }
+
+    /// One of several; whoever is to be told is so later.
+    #[inline]
+    fn take(
+        &self,
+        known: &mut Known,
+        message: &mut vmmc::Message,
+        (own, own_outcome): (CallId, &mut Option<Outcome>),
+        settled: &mut Settled,
+    ) {
         let frame = message.take_payload();
         let (id, status, body) = match Message::decode(message.control()) {
             Some(Message::Answer { id, status, body }) => (id, status, body),
             Some(Message::Part { id }) => {
-                self.take_part(id, frame);
-                return false;
+                let waits = known.calls.get_mut(id);
+                return frame.iter().zip(waits).for_each(|(frame, waits)| add_to_result(&mut waits.begun, frame));
             }
-            _ => return false,
+            _ => return,
         };
-        let mut settled = Settled::default();
         let by_token = message.by_token();
         let mut said = Said { begun: Vec::new(), body, frame };
-        let found = self.known().calls.settle(id, |waits| {
+        let found = known.calls.settle(id, |waits| {
             said.begun = std::mem::take(&mut waits.begun);
             let outcome = self.outcome((status, by_token), &mut said, waits);
             if id == own {
@@ -275,26 +295,11 @@ impl Inner {
             }
             settled.sort(&mut waits.sink, outcome)
         });
-        if found {
-            let continued = !settled.continued.is_empty();
-            self.tell(settled);
-            return continued;
-        }
-        if status == Status::DelegateLost {
+        if !found && status == Status::DelegateLost {
             let mut undelivered = self.undelivered.lock().expect("no panic while the lock is held");
             if undelivered.len() < CALLS_MAX {
                 undelivered.push((id, said.take()));
             }
-        }
-        false
-    }
-
-    /// A piece of a result.
-    fn take_part(&self, id: CallId, frame: Option<Frame>) {
-        let Some(frame) = frame else { return };
-        let mut known = self.known();
-        if let Some(waits) = known.calls.get_mut(id) {
-            add_to_result(&mut waits.begun, &frame);
         }
     }
 
@@ -345,7 +350,9 @@ impl Inner {
     /// Tells those who wait, with no lock held.
     fn tell(&self, settled: Settled) {
         let Settled { continued, woken, fetched } = settled;
-        continued.into_iter().for_each(|continued| self.ready.push(continued));
+        if !continued.is_empty() {
+            self.ready.push(continued);
+        }
         woken.into_iter().for_each(Waker::wake);
         if fetched {
             self.pass_turn();
@@ -394,10 +401,13 @@ impl Inner {
 
     /// Runs continuations, each once.
     fn run_ready(&self) {
-        for _ in 0..self.ready.len() {
-            let Some((mut continuation, mut outcome)) = self.ready.pop() else { return };
+        if self.ready.len() == 0 {
+            return;
+        }
+        let mut run = self.ready.take();
+        while let Some((mut continuation, mut outcome)) = run.left.pop_front() {
             if continuation(&mut outcome) == Then::NotNow {
-                self.ready.push((continuation, outcome));
+                run.again.push((continuation, outcome));
             }
         }
     }
@@ -421,21 +431,38 @@ impl Ready {
         self.count.load(Ordering::Acquire)
     }
 
-    fn push(&self, continued: Continued) {
+    fn push(&self, continued: Vec<Continued>) {
         let mut queue = self.queue();
-        queue.push_back(continued);
+        queue.extend(continued);
         self.count.store(queue.len(), Ordering::Release);
     }
 
-    fn pop(&self) -> Option<Continued> {
-        let mut queue = self.queue();
-        let first = queue.pop_front();
-        self.count.store(queue.len(), Ordering::Release);
-        first
+    /// All that there are now. They count until they have run.
+    fn take(&self) -> Run<'_> {
+        let left = std::mem::take(&mut *self.queue());
+        Run { ready: self, left, again: Vec::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Continued>> {
         self.queue.lock().expect("no panic while the lock is held")
+    }
+}
+
+/// Continuations that one thread runs.
+struct Run<'a> {
+    ready: &'a Ready,
+    left: VecDeque<Continued>,
+    /// Those that said "not now".
+    again: Vec<Continued>,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.ready.queue();
+        // Those that a panic of another one left come first again.
+        self.left.drain(..).rev().for_each(|continued| queue.push_front(continued));
+        queue.extend(self.again.drain(..));
+        self.ready.count.store(queue.len(), Ordering::Release);
     }
 }
 
