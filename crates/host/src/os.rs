@@ -22,8 +22,8 @@ pub fn random_bytes() -> std::io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Random words, fit for secrets: a stream of ChaCha20, with a key of the kernel for each
-/// [`WORDS_A_KEY`] words. In the child of a fork they would be those of the parent.
+/// Random words, fit for secrets: a stream of ChaCha20, with a key of the kernel for each 65,536
+/// words. In the child of a fork they would be those of the parent.
 #[derive(Default)]
 pub struct RandomWords {
     stream: Option<ChaCha20Rng>,
