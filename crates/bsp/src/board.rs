@@ -27,7 +27,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc::{Access, Deadline, ErrorKind, Export, Import, Kind, Rights, Session, WaitError};
 use vmmc_host::Nanos;
-use vmmc_host::control::RefusalCode;
 use vmmc_host::wait::is_interrupted;
 
 /// Bytes from one word of the barrier to the next: each has a line.
@@ -245,9 +244,7 @@ impl Board {
             match import.rights(rights).wait(IMPORT_TRY).open() {
                 Ok(import) => return Ok(import),
                 // It is not there yet, or a node has more to do than to answer so soon.
-                Err(error) if error.refusal() == Some(RefusalCode::TimedOut) || error.kind() == ErrorKind::TimedOut => {
-                    self.look(end, pid)?
-                }
+                Err(error) if error.kind() == ErrorKind::TimedOut => self.look(end, pid)?,
                 Err(error) => return self.blame(pid, Box::new(error).into()),
             }
         }

@@ -7,10 +7,12 @@
 mod common;
 
 use common::{PATIENCE, command, kill, text};
+use rustix::process::{Pid, Signal, kill_process};
 use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc_job::Job;
+use vmmc_mp::limits::CONNECT_TRY;
 use vmmc_mp::{Gone, Messages, MpError, Op, Request, Select};
 
 /// What a rank does. Started by the tests below.
@@ -19,7 +21,7 @@ use vmmc_mp::{Gone, Messages, MpError, Op, Request, Select};
 fn member() {
     let Ok(role) = std::env::var("TEST_ROLE") else { return };
     let job = Arc::new(Job::attach().expect("we were started by vmmc run"));
-    let messages = Messages::over(job).timeout(PATIENCE).create().expect("it is made");
+    let messages = Messages::over(job.clone()).timeout(PATIENCE).create().expect("it is made");
     match role.as_str() {
         "killed" => killed(&messages),
         "killed-busy" => killed_while_busy(&messages),
@@ -27,6 +29,7 @@ fn member() {
         "never" => never_received(&messages),
         "abort" => abort(&messages),
         "crowd" => crowd(&messages),
+        "late-node" => late_node(&job, &messages),
         other => panic!("no role {other}"),
     }
     println!("fine");
@@ -210,13 +213,35 @@ fn crowd(messages: &Messages) {
     world.barrier().expect("all are here");
 }
 
+/// The node does nothing for longer than one try to connect to a member takes.
+fn late_node(job: &Job, messages: &Messages) {
+    let node = std::env::var("TEST_NODE").ok().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    let signal = move |signal| kill_process(node.expect("the test names it"), signal).expect("it is ours");
+    let world = messages.world();
+    // Both have asked it for all that they need, but for each other.
+    job.barrier().expect("both are here");
+    if world.rank() == 1 {
+        world.receive(Select::from(0), &mut [0; 8]).expect("it comes");
+        return;
+    }
+    signal(Signal::STOP);
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(CONNECT_TRY + Duration::from_secs(3));
+        signal(Signal::CONT);
+    });
+    let sent = world.send(1, 0, b"late");
+    later.join().expect("it does not panic");
+    sent.expect("a node that is slow is no error");
+}
+
 fn job(ranks: &str, options: &[&str], role: &str) -> Output {
     let program = std::env::current_exe().expect("the test has a program");
     let rank = ["--", program.to_str().expect("text"), "member", "--exact", "--ignored", "--nocapture"];
     let node = (!options.contains(&"--nodes")).then(|| common::Node::start(role, &["--plain"]));
     let place: Vec<&str> = node.iter().flat_map(|node| ["--node", node.name.as_str()]).collect();
     let mut run = command(&[&["run", "-n", ranks], &place[..], options, &rank].concat());
-    run.env("TEST_ROLE", role).output().expect("it can be started")
+    let pid = node.as_ref().map_or(0, |node| node.pid);
+    run.env("TEST_ROLE", role).env("TEST_NODE", pid.to_string()).output().expect("it can be started")
 }
 
 fn fine(output: &Output, ranks: usize) {
@@ -261,4 +286,11 @@ fn one_member_ends_all_with_its_message() {
 fn sixty_four_members_share_the_processors() {
     fine(&job("64", &[], "crowd"), 64);
     fine(&job("16", &["--nodes", "4"], "crowd"), 16);
+}
+
+#[test]
+fn a_node_that_answers_late_is_no_error() {
+    let output = job("2", &[], "late-node");
+    assert!(output.status.success(), "{output:?}");
+    fine(&output, 2);
 }

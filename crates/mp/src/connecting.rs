@@ -8,8 +8,7 @@ use crate::error::MpError;
 use crate::limits::{CONNECT_STACK_BYTES, CONNECT_TRY};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use vmmc::{ConnectError, Connection, Session};
-use vmmc_host::control::RefusalCode;
+use vmmc::{ConnectError, Connection, ErrorKind, Kind, Session};
 
 /// What the threads have to say.
 #[derive(Default)]
@@ -36,7 +35,8 @@ impl Connecting {
             };
             let result = loop {
                 match connect() {
-                    Err(error) if is_late(&error) && !this.ended.load(Ordering::Acquire) => {}
+                    // The member may still come, or make a call, or its node answer.
+                    Err(error) if error.kind() == ErrorKind::TimedOut && !this.ended.load(Ordering::Acquire) => {}
                     result => break result,
                 }
             };
@@ -65,14 +65,5 @@ impl Connecting {
     /// No more tries.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
-    }
-}
-
-/// Whether the member may still come, or make a call.
-fn is_late(error: &ConnectError) -> bool {
-    match error {
-        ConnectError::TimedOut { .. } => true,
-        ConnectError::Import { error, .. } => error.refusal() == Some(RefusalCode::TimedOut),
-        _ => false,
     }
 }
