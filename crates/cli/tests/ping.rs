@@ -62,6 +62,21 @@ fn pings_are_counted_beside_streams_either_way() {
 }
 
 #[test]
+fn explain_says_how_fast_data_goes_to_the_other_node_and_why() {
+    let folder = Folder::new();
+    let [a, b] = nodes(&folder);
+    let _listener = Listener::start(&a);
+    let explain = ["explain", &a.name, "vmmc-ping", "--name", &b.name];
+    let peer = json(&[&explain[..], &["--json"]].concat())["peer"].clone();
+    assert!(peer["congestion"].as_str().is_some_and(|said| said.starts_with("bbr")), "{peer}");
+    assert!(peer["window_bytes"].as_u64() > Some(0), "{peer}");
+    let said = ok(&explain);
+    assert!(said.contains("control") && said.contains("window"), "{said}");
+    // On its own node there is no such peer.
+    assert!(json(&["explain", &a.name, "vmmc-ping", "--name", &a.name, "--json"])["peer"].is_null());
+}
+
+#[test]
 fn the_end_of_the_other_end_is_an_error() {
     let folder = Folder::new();
     let [a, b] = nodes(&folder);

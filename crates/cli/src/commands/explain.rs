@@ -38,16 +38,20 @@ fn one(session: &Session, node: Option<&String>, export: &str, json: bool) -> Re
         (other, _) => other?,
     };
     let explanation = import.explain();
+    let peer = match explanation.path {
+        Path::Network => session.node_info(true)?.peers.into_iter().find(|peer| peer.name == explanation.node),
+        _ => None,
+    };
     if json {
-        return crate::output_json(&explanation);
+        let mut all = serde_json::to_value(&explanation).map_err(Failure::new)?;
+        if let Some(peer) = peer {
+            all["peer"] = serde_json::to_value(peer).map_err(Failure::new)?;
+        }
+        return crate::output_json(&all);
     }
     crate::output(&format!("{explanation}\n"))?;
-    if explanation.path != Path::Network {
-        return Ok(());
-    }
-    let info = session.node_info(true)?;
-    let peer = info.peers.iter().find(|peer| peer.name == explanation.node && !peer.congestion.is_empty());
-    peer.map_or(Ok(()), |peer| crate::output(&table::align(&["congestion", "", "path", ""], &congestion(peer), 4)))
+    let Some(peer) = peer.filter(|peer| !peer.congestion.is_empty()) else { return Ok(()) };
+    crate::output(&table::align(&["congestion", "", "path", ""], &congestion(&peer), 4))
 }
 
 /// How fast data goes to a peer, and why.
