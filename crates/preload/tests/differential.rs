@@ -216,11 +216,16 @@ fn compare(world: &World, binary: &str, offer: &str, end: &'static str, node: No
     (all_moved, all_made)
 }
 
-/// Waits for the end of a process that was killed.
+/// Waits for the end of a process that was killed: until then it may have locks yet.
 fn until_gone(pid: u32) {
-    let (end, folder) = (Instant::now() + Duration::from_secs(30), format!("/proc/{pid}/fd"));
-    // The folder of one that nobody has waited for yet cannot be read.
-    while std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some()) {
+    let end = Instant::now() + Duration::from_secs(30);
+    // It is a zombie after it has let go of its files, and so is each of its threads, or away.
+    let lives = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    let threads = format!("/proc/{pid}/task");
+    while std::fs::read_dir(&threads).is_ok_and(|threads| threads.flatten().any(lives)) {
         assert!(Instant::now() < end, "process {pid} does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
