@@ -48,10 +48,12 @@ pub(super) fn measure(attached: &Attached, task: &Task, way: CallWay) -> Result<
     builder = builder.frames(COUNT, task.size.next_multiple_of(8).max(64)).bulk(COUNT, task.size.max(8));
     builder = attached.other.iter().fold(builder, |builder, node| builder.node(node));
     let client = builder.connect().map_err(TaskError::vmmc)?;
+    // Daemons need the processor too.
+    let shares = attached.other.is_some() && attached.embedded.is_none();
     let sample = match way.measure {
         Measure::Latency if way.by == CallBy::Asleep => asleep(&client, task.budget),
-        Measure::Latency => time_calls(task.budget, || call(&client, way)),
-        Measure::Bandwidth => stream(&client, way, task),
+        Measure::Latency => time_calls(task.budget, || call(&client, way, shares)),
+        Measure::Bandwidth => stream(&client, way, task, shares),
     };
     let over = attached.import(task.number, Role::Follow)?;
     over.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
@@ -116,15 +118,14 @@ fn request(client: &Client, result: ResultBy) -> Request<'_> {
 }
 
 /// One call, and then its answer.
-fn call(client: &Client, way: CallWay) -> Result<(), TaskError> {
+fn call(client: &Client, way: CallWay, shares: bool) -> Result<(), TaskError> {
     if way.by == CallBy::Wait {
         return request(client, way.result).call().map(drop).map_err(TaskError::vmmc);
     }
     let progress = Progress::default();
     start(client, way, &progress)?;
     while progress.done() == 0 {
-        client.poll();
-        std::hint::spin_loop();
+        progress.look(client, shares);
     }
     progress.failed()
 }
@@ -136,6 +137,17 @@ struct Progress(Arc<(AtomicU64, Mutex<Option<RpcError>>)>);
 impl Progress {
     fn done(&self) -> u64 {
         self.0.0.load(Ordering::Acquire)
+    }
+
+    /// Takes what has come. If nothing has, others have the processor where they share it.
+    fn look(&self, client: &Client, shares: bool) {
+        let before = self.done();
+        client.poll();
+        match self.done() == before {
+            true if shares => std::thread::yield_now(),
+            true => std::hint::spin_loop(),
+            false => {}
+        }
     }
 
     fn failed(&self) -> Result<(), TaskError> {
@@ -162,14 +174,14 @@ fn start(client: &Client, way: CallWay, progress: &Progress) -> Result<(), TaskE
 
 /// Bytes of results a second, or the time for each of null calls: one call after the other by those
 /// that wait, else as many under way as there are places for results.
-fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskError> {
+fn stream(client: &Client, way: CallWay, task: &Task, shares: bool) -> Result<Sample, TaskError> {
     let null = way.result == ResultBy::Nothing;
     let under_way = if null { NULL_CALLS } else { COUNT };
     let (progress, begun) = (Progress::default(), Instant::now());
     let mut started = 0;
     while begun.elapsed() < task.budget {
         if way.by == CallBy::Wait {
-            call(client, way)?;
+            call(client, way, shares)?;
             started += 1;
             continue;
         }
@@ -177,11 +189,11 @@ fn stream(client: &Client, way: CallWay, task: &Task) -> Result<Sample, TaskErro
             start(client, way, &progress)?;
             started += 1;
         }
-        client.poll();
+        progress.look(client, shares);
         progress.failed()?;
     }
     while way.by != CallBy::Wait && progress.done() < started {
-        client.poll();
+        progress.look(client, shares);
         progress.failed()?;
     }
     if null {
