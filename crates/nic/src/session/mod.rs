@@ -6,6 +6,7 @@
 mod ack;
 mod appends;
 mod asks;
+mod encode;
 mod receive;
 mod reordering;
 mod requests;

@@ -6,22 +6,19 @@ use std::collections::VecDeque;
 use super::tx::{Body, Cause, Run, SentPacket, State};
 use super::{ASKS_TURN, INBOUND_FETCH_TURN, InboundFetch, Op, OpKind, Session};
 use crate::command::Dma;
-use crate::engine::Lent;
-use crate::error::OpError;
-use crate::ids::{ProcessId, RegionRef};
+use crate::ids::ProcessId;
 use crate::limits::{
     ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, INBOUND_REQUESTS_MAX, LENT_BYTES_MIN,
-    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX,
-    REFERENCE_SPAN, RUNS_PER_PACKET_MAX, share_allows,
+    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, RUNS_PER_PACKET_MAX,
+    share_allows,
 };
 use crate::slab::Key;
-use crate::tables::{OpData, Tables, Target};
+use crate::tables::{OpData, Tables};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
     ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
     NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
-    write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
@@ -374,143 +371,6 @@ impl Session {
                 self.stats.retransmits += 1;
             }
         }
-    }
-
-    /// Writes chunk `number` from its source.
-    fn encode(&mut self, number: u64, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
-        let index = (number - self.tx.base) as usize;
-        self.tx.prompt |= self.tx.chunks[index].body.is_answered_at_once();
-        match &self.tx.chunks[index].body {
-            Body::Control(bytes) => out.bytes(bytes),
-            Body::Nop => Chunk::Nop { ack_now: true }.write(out),
-            &Body::AtomicReply { ticket, old } => Chunk::AtomicReply { ticket, old }.write(out),
-            &Body::Write { op, part, len, last, ack_now } => {
-                self.encode_write(op, part, len, last, ack_now, out, tables, dma);
-            }
-            &Body::Append { op, ack_now } => self.encode_append(op, ack_now, out, tables, dma),
-            &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::Unimport { op }) => {
-                self.encode_request(op, out);
-            }
-            &Body::FetchData { fetch, part, len, last } => {
-                self.encode_fetch_data(fetch, part, len, last, out, tables, dma);
-            }
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one chunk
-    #[inline]
-    fn encode_write(
-        &mut self,
-        key: Key<Op>,
-        part: u64,
-        len: u32,
-        last: bool,
-        ack_now: bool,
-        out: &mut Writer<'_>,
-        tables: &Tables,
-        dma: &mut dyn Dma,
-    ) {
-        let op = self.ops.get(key).expect("an operation stays while chunks name it");
-        if op.ended {
-            return Chunk::Abort { grant: op.grant }.write(out);
-        }
-        let OpKind::Send { data, notify, counter } = op.kind else { unreachable!("only sends are written") };
-        let (offset, span) = match &op.ranges {
-            None => (op.offset + part, (op.offset, op.len)),
-            Some(ranges) => (ranges.place(part, op.len).0, ranges.span()),
-        };
-        let head = WriteHead {
-            ack_now,
-            first: part == 0,
-            grant: op.grant,
-            offset,
-            notify: notify.filter(|_| last).map(|word| (span.0, span.1, word)),
-            counter: counter.filter(|_| last),
-            token: op.token.as_deref().copied(),
-        };
-        head.write(len, out);
-        match data {
-            OpData::Inline { slot } => out.bytes(tables.inline.data(slot, part, len as usize)),
-            OpData::Memory { region, from } => {
-                let memory = RegionRef { process: op.process, region };
-                let keeps_up = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
-                let by_reference = op.len <= REFERENCE_BYTES_MAX || keeps_up;
-                self.put(memory, from + part, len as usize, by_reference, out, dma);
-            }
-        }
-    }
-
-    /// Puts bytes of memory into the packet, or leaves room for them and lends the memory.
-    #[inline]
-    fn put(
-        &mut self,
-        memory: RegionRef,
-        offset: u64,
-        len: usize,
-        by_reference: bool,
-        out: &mut Writer<'_>,
-        dma: &mut dyn Dma,
-    ) {
-        if self.lending && len >= LENT_BYTES_MIN && self.lent.is_none() {
-            self.lent = Some(Lent { at: out.len(), memory, offset, len, by_reference });
-            out.keep(len);
-        } else if len > 0 {
-            dma.gather(memory, offset, out.space(len));
-        }
-    }
-
-    fn encode_request(&self, key: Key<Op>, out: &mut Writer<'_>) {
-        let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
-            return Chunk::Nop { ack_now: false }.write(out);
-        };
-        match op.kind {
-            OpKind::Fetch { .. } => {
-                Chunk::FetchRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, len: op.len }
-                    .write(out);
-            }
-            OpKind::Atomic(change) => {
-                Chunk::AtomicRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, op: change }
-                    .write(out);
-            }
-            OpKind::Unimport => Chunk::Unimport { grant: op.grant }.write(out),
-            _ => Chunk::Nop { ack_now: true }.write(out),
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one chunk
-    fn encode_fetch_data(
-        &mut self,
-        key: Key<InboundFetch>,
-        part: u64,
-        len: u32,
-        last: bool,
-        out: &mut Writer<'_>,
-        tables: &Tables,
-        dma: &mut dyn Dma,
-    ) {
-        let Some(target) = self.inbound_fetch_target(key, tables) else {
-            // Revoked since. The chunk may have come already, so the failure goes by itself.
-            self.fail_inbound_fetch(key);
-            return Chunk::Nop { ack_now: false }.write(out);
-        };
-        let fetch = self.inbound_fetches.get(key).expect("it has a target");
-        write_fetch_head(fetch.ticket, part, last, len, out);
-        let offset = target.base + fetch.offset + part;
-        self.put(target.memory, offset, len as usize, false, out, dma);
-    }
-
-    /// The memory a fetch reads, while the export is there.
-    fn inbound_fetch_target(&self, key: Key<InboundFetch>, tables: &Tables) -> Option<Target> {
-        let fetch = self.inbound_fetches.get(key)?;
-        Some(tables.grant(self.via, fetch.grant)?.target)
-    }
-
-    /// Notifies the requester, once.
-    fn fail_inbound_fetch(&mut self, key: Key<InboundFetch>) {
-        let Some(fetch) = self.inbound_fetches.get_mut(key).filter(|fetch| !fetch.failed) else { return };
-        fetch.failed = true;
-        let ticket = fetch.ticket;
-        self.answer(&Chunk::FetchFail { ticket, why: OpError::Revoked });
     }
 
     /// Makes new chunks, taking turns over the queues.
