@@ -1,5 +1,5 @@
-//! Endpoints, their messages and payloads as C makes them, over an embedded node: misuse is an error
-//! and nothing worse, and what the examples do not show works.
+//! Endpoints, their messages and payloads as C makes them, over an embedded node: misuse is an
+//! error and nothing worse, and what the examples do not show works.
 
 mod common;
 
