@@ -1,12 +1,15 @@
 //! Two nodes that know each other, as daemons on threads of this process or embedded ones.
 #![allow(dead_code)] // each test uses some of it
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+#[path = "../../../node/src/testing/named.rs"]
+mod named;
+
+use named::config;
+pub(crate) use named::unique;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vmmc::Session;
-use vmmc_node::{Daemon, Embedded, KeySource, NodeConfig, Stopper};
+use vmmc_node::{Daemon, Embedded, Stopper};
 
 /// Longer than anything takes that works.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -15,19 +18,6 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 pub(crate) enum Nodes {
     Embedded([Embedded; 2]),
     Daemons([String; 2], Vec<(Stopper, JoinHandle<()>)>),
-}
-
-/// Names that no other test uses.
-pub(crate) fn unique(what: &str) -> String {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
-}
-
-fn config(name: &str) -> NodeConfig {
-    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
-    config.peer_timeout = Duration::from_secs(2);
-    config
 }
 
 impl Nodes {

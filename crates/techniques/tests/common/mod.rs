@@ -1,11 +1,14 @@
 //! Channels on every path: mapped, through the node of one machine, and between two nodes.
 #![allow(dead_code)] // each test uses some of it
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+#[path = "../../../node/src/testing/named.rs"]
+mod named;
+
+use named::config;
+pub(crate) use named::unique;
 use std::time::Duration;
 use vmmc::Session;
-use vmmc_node::{Embedded, KeySource, NodeConfig};
+use vmmc_node::Embedded;
 use vmmc_techniques::{Receiver, ReceiverBuilder, Sender, Technique};
 
 /// Longer than anything takes that works.
@@ -26,19 +29,6 @@ pub(crate) const PATHS: [Path; 3] = [Path::Mapped, Path::Engine, Path::Network];
 
 /// Two nodes that know each other.
 pub(crate) struct Nodes([Embedded; 2]);
-
-/// Names that no other test uses.
-pub(crate) fn unique(what: &str) -> String {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
-}
-
-fn config(name: &str) -> NodeConfig {
-    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
-    config.peer_timeout = Duration::from_secs(2);
-    config
-}
 
 impl Nodes {
     pub(crate) fn start() -> Nodes {

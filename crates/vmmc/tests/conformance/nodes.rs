@@ -1,9 +1,12 @@
 //! Kinds of nodes, and what tests need of them.
 
+#[path = "../../../node/src/testing/named.rs"]
+mod named;
+
+use named::{config, unique};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -55,19 +58,6 @@ impl<N: Nodes> Nodes for Unmapped<N> {
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// Time for what must not happen to happen.
 pub(crate) const SHORT: Duration = Duration::from_millis(60);
-
-/// Names that no other test uses.
-fn unique(what: &str) -> String {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
-}
-
-fn config(name: &str) -> NodeConfig {
-    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
-    config.peer_timeout = Duration::from_secs(2);
-    config
-}
 
 fn builder() -> vmmc::SessionBuilder {
     Session::builder().timeout(LONG)
