@@ -10,12 +10,14 @@ use crate::limits::{
     TURNS_A_LOOK, VAIN_LOOKS, YIELDS,
 };
 use crate::matching::{Envelope, Pattern};
-use crate::memory::{Payload, Place, Room};
+use crate::memory::{HeldPayload, Payload, Place, Room};
 use crate::state::{Direct, Held, Received, State};
+use crate::transport::Transport;
+use crate::transport::endpoints::Endpoints;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
-use vmmc::{Deadline, Endpoint, Message, Session, WaitError};
+use vmmc::{Deadline, Session, WaitError};
 use vmmc_host::Nanos;
 use vmmc_host::limits::{LONG_YIELD_SCORE, NO_YIELD_WAITS, YIELD_LONG_NS, YIELD_SCORE_MAX};
 use vmmc_host::wait::{is_interrupted, patience};
@@ -23,7 +25,7 @@ use vmmc_job::Job;
 
 /// What all groups of a member stand on.
 pub(crate) struct Shared {
-    engine: Mutex<Engine>,
+    engine: Mutex<Engine<Endpoints>>,
     /// Threads that wait for it.
     waiters: AtomicU32,
     /// Some thread has waited for another one.
@@ -35,10 +37,9 @@ pub(crate) struct Shared {
     pub(crate) job: Option<Arc<Job>>,
 }
 
-pub(crate) struct Engine {
-    endpoint: Endpoint,
-    message: Message,
-    pub(crate) state: State,
+pub(crate) struct Engine<T: Transport> {
+    message: T::Message,
+    pub(crate) state: State<T>,
     /// Sends since it was last looked what has come.
     sends: u32,
     patience: Patience,
@@ -111,9 +112,9 @@ impl Patience {
     }
 }
 
-impl Engine {
-    pub(crate) fn new(endpoint: Endpoint, state: State) -> Engine {
-        Engine { endpoint, message: Message::default(), state, sends: 0, patience: Patience::default() }
+impl<T: Transport> Engine<T> {
+    pub(crate) fn new(state: State<T>) -> Engine<T> {
+        Engine { message: T::Message::default(), state, sends: 0, patience: Patience::default() }
     }
 
     /// Takes one message, if one is here, and sends on what waits. True: a message was here, or
@@ -125,7 +126,7 @@ impl Engine {
             self.state.pump();
             moved = !self.state.has_something_to_do();
         }
-        let came = self.endpoint.poll_into(&mut self.message)?;
+        let came = self.state.transport.poll(&mut self.message)?;
         if came {
             self.state.handle(&mut self.message, direct);
         }
@@ -141,7 +142,7 @@ impl Engine {
             if !self.state.is_plain() {
                 return None;
             }
-            match self.endpoint.poll_into(&mut self.message) {
+            match self.state.transport.poll(&mut self.message) {
                 Ok(true) => {}
                 Ok(false) if looks == 1 => return None,
                 Ok(false) => {
@@ -170,7 +171,7 @@ impl Engine {
             return (0..STREAK_PAUSES).for_each(|_| std::hint::spin_loop());
         }
         for _ in 0..QUICK_LOOKS {
-            if self.endpoint.has_message() {
+            if self.state.transport.has_message() {
                 return;
             }
             std::hint::spin_loop();
@@ -199,10 +200,12 @@ impl Engine {
         }
         Ok(())
     }
+}
 
+impl Engine<Endpoints> {
     /// Sleeps until a message comes, which is taken, or for a while.
     fn sleep(&mut self, direct: &mut Direct<'_>, until: Deadline) -> Result<bool, MpError> {
-        match self.endpoint.wait_into(&mut self.message, until) {
+        match self.state.transport.endpoint.wait_into(&mut self.message, until) {
             Ok(()) => {
                 self.state.handle(&mut self.message, direct);
                 Ok(true)
@@ -214,15 +217,15 @@ impl Engine {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, timeout: Duration, size: u32, job: Option<Arc<Job>>) -> Shared {
-        let (session, rank) = (engine.state.session.clone(), engine.state.rank);
+    pub(crate) fn new(engine: Engine<Endpoints>, timeout: Duration, size: u32, job: Option<Arc<Job>>) -> Shared {
+        let (session, rank) = (engine.state.transport.session.clone(), engine.state.rank);
         let (waiters, several) = (AtomicU32::new(0), AtomicBool::new(false));
         Shared { engine: Mutex::new(engine), waiters, several, session, timeout, rank, size, job }
     }
 
     /// The state, not in the child of a fork: a thread of the parent's may have had it then.
     #[inline]
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>, MpError> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine<Endpoints>>, MpError> {
         self.session.must_be_here()?;
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
@@ -232,7 +235,7 @@ impl Shared {
     }
 
     #[cold]
-    fn lock_in_turn(&self) -> MutexGuard<'_, Engine> {
+    fn lock_in_turn(&self) -> MutexGuard<'_, Engine<Endpoints>> {
         self.several.store(true, Ordering::Relaxed);
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let engine = self.engine.lock().expect("no panic while the lock is held");
@@ -245,11 +248,11 @@ impl Shared {
     #[inline]
     pub(crate) fn wait<'e, 'd, T>(
         &'e self,
-        mut engine: MutexGuard<'e, Engine>,
+        mut engine: MutexGuard<'e, Engine<Endpoints>>,
         what: &'static str,
         direct: &mut Direct<'d>,
-        mut ready: impl FnMut(&mut State, &mut Direct<'d>) -> Option<T>,
-    ) -> (MutexGuard<'e, Engine>, Result<T, MpError>) {
+        mut ready: impl FnMut(&mut State<Endpoints>, &mut Direct<'d>) -> Option<T>,
+    ) -> (MutexGuard<'e, Engine<Endpoints>>, Result<T, MpError>) {
         let mut wait =
             Wait { turns: 0, idle: 0, looks: 0, may_yield: false, end: None, yields: 0, pause: ROOM_SLEEP_MIN };
         loop {
@@ -281,7 +284,7 @@ impl Shared {
 
     /// One look for something; sleeps if there is nothing. False: nothing came.
     #[inline]
-    fn turn(&self, engine: &mut Engine, direct: &mut Direct<'_>, wait: &mut Wait) -> Result<bool, MpError> {
+    fn turn(&self, engine: &mut Engine<Endpoints>, direct: &mut Direct<'_>, wait: &mut Wait) -> Result<bool, MpError> {
         engine.check()?;
         wait.turns = wait.turns.wrapping_add(1);
         if wait.turns % TURNS_A_LOOK == 0 {
@@ -326,7 +329,7 @@ impl Shared {
     /// Pauses or yields before the next look; false: it has looked long enough, and sleeps. A
     /// thread that steps a node in this process does so in its sleep.
     #[inline]
-    fn keeps_looking(&self, engine: &mut Engine, wait: &mut Wait) -> bool {
+    fn keeps_looking(&self, engine: &mut Engine<Endpoints>, wait: &mut Wait) -> bool {
         if self.session.steps_node() {
             return false;
         }
@@ -354,7 +357,7 @@ impl Shared {
 
     /// Gives the state to threads that wait for it, and takes it again.
     #[cold]
-    fn let_others_in<'e>(&'e self, engine: MutexGuard<'e, Engine>) -> MutexGuard<'e, Engine> {
+    fn let_others_in<'e>(&'e self, engine: MutexGuard<'e, Engine<Endpoints>>) -> MutexGuard<'e, Engine<Endpoints>> {
         drop(engine);
         for _ in 0..OTHERS_TURNS {
             std::thread::yield_now();
@@ -393,7 +396,7 @@ impl Shared {
             engine.sends = 0;
             engine.take_all(&mut Direct::default())?;
         }
-        if engine.state.send_now(rank, context, tag, payload)? {
+        if engine.state.send_now(rank, context, tag, payload.into())? {
             return Ok(());
         }
         self.send_slowly(engine, rank, context, tag, payload)
@@ -402,7 +405,7 @@ impl Shared {
     #[inline(never)]
     fn send_slowly<'e>(
         &'e self,
-        mut engine: MutexGuard<'e, Engine>,
+        mut engine: MutexGuard<'e, Engine<Endpoints>>,
         rank: u32,
         context: u32,
         tag: u64,
@@ -410,12 +413,12 @@ impl Shared {
     ) -> Result<(), MpError> {
         // That there is room may be among what has come.
         engine.take_all(&mut Direct::default())?;
-        if engine.state.send_now(rank, context, tag, payload)? {
+        if engine.state.send_now(rank, context, tag, payload.into())? {
             return Ok(());
         }
         let id = engine.state.send_in_turn(rank, context, tag, payload.len(), held(payload)?)?;
-        let ready = |state: &mut State, _: &mut Direct<'_>| {
-            state.serve(id, Some(payload));
+        let ready = |state: &mut State<Endpoints>, _: &mut Direct<'_>| {
+            state.serve(id, Some(payload.into()));
             state.take_send(id).map(|(done, _)| done)
         };
         let (mut engine, result) = self.wait(engine, "send", &mut Direct::default(), ready);
@@ -460,7 +463,7 @@ impl Shared {
         let (place, memory) = parts_of(room);
         let mut direct = Direct { receive: None, memory };
         let id = engine.state.receive(pattern, len, place, None, &mut direct)?;
-        let ready = |state: &mut State, direct: &mut Direct<'_>| state.take_receive_of(id, direct);
+        let ready = |state: &mut State<Endpoints>, direct: &mut Direct<'_>| state.take_receive_of(id, direct);
         let (mut engine, result) = self.wait(engine, "receive", &mut direct, ready);
         if result.is_err() {
             engine.state.drop_receive(id);
@@ -505,7 +508,7 @@ impl Shared {
             return None;
         }
         // A send that fails is made again, and says so.
-        *sent = engine.state.send_now(rank, context, tag, payload) == Ok(true);
+        *sent = engine.state.send_now(rank, context, tag, payload.into()) == Ok(true);
         if !*sent || engine.state.matcher.probe(pattern).is_some() {
             return None;
         }
@@ -527,7 +530,7 @@ impl Shared {
         let (place, memory) = parts_of(room);
         let mut direct = Direct { receive: None, memory };
         let receive = engine.state.receive(pattern, len, place, None, &mut direct)?;
-        let mut begin = || match sent || engine.state.send_now(rank, context, tag, payload)? {
+        let mut begin = || match sent || engine.state.send_now(rank, context, tag, payload.into())? {
             true => Ok(None),
             false => engine.state.send_in_turn(rank, context, tag, payload.len(), held(payload)?).map(Some),
         };
@@ -540,9 +543,9 @@ impl Shared {
         };
         let begun = send;
         let mut received = None;
-        let ready = |state: &mut State, direct: &mut Direct<'_>| {
+        let ready = |state: &mut State<Endpoints>, direct: &mut Direct<'_>| {
             if let Some(id) = send {
-                state.serve(id, Some(payload));
+                state.serve(id, Some(payload.into()));
                 match state.take_send(id) {
                     Some((Err(error), _)) => return Some(Err(error)),
                     Some((Ok(()), _)) => send = None,
@@ -590,7 +593,7 @@ fn parts_of(room: Room<'_>) -> (Option<Place>, Option<&mut [u8]>) {
 }
 
 /// What a send of the caller's memory holds: a short one a copy, so that it can go without him.
-fn held(payload: Payload<'_>) -> Result<Held, MpError> {
+fn held(payload: Payload<'_>) -> Result<Held<Box<dyn HeldPayload>>, MpError> {
     let short = payload.len() <= crate::limits::EAGER_BYTES_MAX;
     if short { Ok(Held::Copy(payload.to_vec()?)) } else { Ok(Held::Caller) }
 }

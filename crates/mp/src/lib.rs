@@ -44,6 +44,7 @@ mod request;
 mod select;
 mod slab;
 mod state;
+mod transport;
 #[doc(hidden)]
 pub mod wire;
 

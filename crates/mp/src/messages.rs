@@ -11,6 +11,7 @@ use crate::limits::{
 use crate::members::Members;
 use crate::memory::Memory;
 use crate::state::{Counts, Direct, State};
+use crate::transport::endpoints::Endpoints;
 use crate::wire::Said;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,11 +87,10 @@ impl MessagesBuilder {
         }
         let endpoint = session.endpoint(&members.endpoint(rank)).frames(FRAMES.0, FRAMES.1).access(access);
         let endpoint = endpoint.tokens(PART_BUFFERS, PART_BYTES).create().map_err(Box::new)?;
-        let pool = endpoint.token_pool().expect("it was made with one").clone();
-        let mut state = State::new(session, rank, size, members, pool);
+        let mut state = State::new(Endpoints::new(session, endpoint, members), rank, size);
         let all: Arc<[u32]> = (0..size).collect();
         state.enter(0, &all);
-        let shared = Arc::new(Shared::new(Engine::new(endpoint, state), timeout, size, job));
+        let shared = Arc::new(Shared::new(Engine::new(state), timeout, size, job));
         Ok(Messages { world: Group::new(shared.clone(), 0, all), shared })
     }
 }
@@ -163,7 +163,7 @@ impl Messages {
     /// # Errors
     /// [`MpError::Token`].
     pub fn memory(&self, len: u64) -> Result<Memory, MpError> {
-        let pool = self.shared.lock()?.state.pool().clone();
+        let pool = self.shared.lock()?.state.transport.pool().clone();
         let region = pool.region(RANGES_AT_ONCE, len).map_err(Box::new)?;
         Ok(Memory { region })
     }

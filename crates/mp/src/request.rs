@@ -9,6 +9,7 @@ use crate::limits::EAGER_BYTES_MAX;
 use crate::memory::{HeldRoom, Place, ReceiveBuffer, Room, SendBuffer};
 use crate::select::{Select, Status};
 use crate::state::{Direct, Held, State};
+use crate::transport::endpoints::Endpoints;
 use sealed::Number;
 use std::any::Any;
 
@@ -69,7 +70,7 @@ impl<B: 'static> sealed::Sealed for Request<B> {
     }
 }
 
-fn is_over(request: &dyn UnderWay, state: &mut State) -> bool {
+fn is_over(request: &dyn UnderWay, state: &mut State<Endpoints>) -> bool {
     match request.number() {
         Number::Send(id) => state.sends.get(id).is_none_or(|send| send.done.is_some()),
         Number::Receive(id) => state.receives.get(id).is_none_or(|receive| receive.done.is_some()),
@@ -88,13 +89,14 @@ impl<B: 'static> Request<B> {
         engine.take_all(&mut Direct::default())?;
         let len = buffer.payload().len();
         let status = Status { source: group.rank(), tag, len };
-        let stage = match len <= EAGER_BYTES_MAX && engine.state.send_now(rank, context, tag, buffer.payload())? {
-            true => Stage::Over(Ok(status), Some(buffer)),
-            false => {
-                let id = engine.state.send_in_turn(rank, context, tag, len, Held::Own(Box::new(buffer)))?;
-                Stage::Send(id, status)
-            }
-        };
+        let stage =
+            match len <= EAGER_BYTES_MAX && engine.state.send_now(rank, context, tag, buffer.payload().into())? {
+                true => Stage::Over(Ok(status), Some(buffer)),
+                false => {
+                    let id = engine.state.send_in_turn(rank, context, tag, len, Held::Own(Box::new(buffer)))?;
+                    Stage::Send(id, status)
+                }
+            };
         drop(engine);
         Ok(Request { group, stage })
     }
@@ -166,7 +168,7 @@ impl<B: 'static> Request<B> {
         outcome
     }
 
-    pub(crate) fn take(&mut self, state: &mut State) -> Option<Outcome<B>> {
+    pub(crate) fn take(&mut self, state: &mut State<Endpoints>) -> Option<Outcome<B>> {
         let outcome = match &mut self.stage {
             Stage::Send(id, status) => {
                 let (done, held) = state.take_send(*id)?;

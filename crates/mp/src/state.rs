@@ -16,31 +16,27 @@ mod leaving;
 mod receiving;
 mod sending;
 
-use crate::connecting::Connecting;
 use crate::error::{Gone, MpError};
 use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, MESSAGE_COST, TOLD_EACH, UNEXPECTED_BYTES_MAX};
 use crate::matching::{Envelope, Matcher, Pattern};
-use crate::members::Members;
 use crate::slab::Slab;
+use crate::transport::Transport;
 use crate::wire::{Encoded, Said, VERSION};
 pub(crate) use leaving::context_of;
 pub(crate) use receiving::{Direct, Receive, Received};
 pub(crate) use sending::{Held, Send};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use vmmc::{Connection, Message, Nanos, Sender, Session, TokenPool};
+use vmmc::Nanos;
 
 /// See the module page.
-pub(crate) struct State {
-    pub(crate) session: Session,
+pub(crate) struct State<T: Transport> {
+    pub(crate) transport: T,
     pub(crate) rank: u32,
-    pub(crate) members: Members,
-    pool: TokenPool,
-    connecting: Arc<Connecting>,
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) peers: Vec<Peer<T>>,
     pub(crate) matcher: Matcher<Waiting>,
-    pub(crate) receives: Slab<Receive>,
-    pub(crate) sends: Slab<Send>,
+    pub(crate) receives: Slab<Receive<T>>,
+    pub(crate) sends: Slab<Send<T>>,
     /// Members that something waits to go to.
     busy: VecDeque<u32>,
     /// Sends of long messages whose next part may go.
@@ -77,12 +73,11 @@ pub struct Counts {
 }
 
 /// A member, this one among them.
-#[derive(Default)]
-pub(crate) struct Peer {
-    connection: Option<Connection>,
+pub(crate) struct Peer<T: Transport> {
+    connection: Option<T::Connection>,
     connecting: bool,
     /// By whom its messages come.
-    from: Option<Sender>,
+    from: Option<T::Sender>,
     /// How it has gone.
     pub(crate) gone: Option<Gone>,
     /// It is said to have gone, since then: what it has sent may still come.
@@ -122,15 +117,34 @@ impl Waiting {
     }
 }
 
-impl State {
-    pub(crate) fn new(session: Session, rank: u32, size: u32, members: Members, pool: TokenPool) -> State {
+impl<T: Transport> Default for Peer<T> {
+    fn default() -> Self {
+        Peer {
+            connection: None,
+            connecting: false,
+            from: None,
+            gone: None,
+            going: None,
+            says: VecDeque::new(),
+            out: VecDeque::new(),
+            busy: false,
+            spent: 0,
+            taken: 0,
+            asks: 0,
+            received: 0,
+            told: 0,
+            held: 0,
+            asked: 0,
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    pub(crate) fn new(transport: T, rank: u32, size: u32) -> State<T> {
         State {
-            looked_at: session.deadline(std::time::Duration::ZERO).0,
-            session,
+            looked_at: transport.now(),
+            transport,
             rank,
-            members,
-            pool,
-            connecting: Arc::default(),
             peers: (0..size).map(|_| Peer::default()).collect(),
             matcher: Matcher::default(),
             receives: Slab::default(),
@@ -145,10 +159,6 @@ impl State {
             received_in_a_row: 0,
             counts: Counts::default(),
         }
-    }
-
-    pub(crate) fn pool(&self) -> &TokenPool {
-        &self.pool
     }
 
     /// This member is in a group of this number from now on, as long as somebody has that.
@@ -178,15 +188,15 @@ impl State {
     /// Whether connections have come.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        self.connecting.has_news()
+        self.transport.has_connections()
     }
 
     /// Takes a message that has come. `direct` is the receive whose caller is here.
     #[inline]
-    pub(crate) fn handle(&mut self, message: &mut Message, direct: &mut Direct<'_>) {
-        let Some((rank, said)) = Said::decode(message.control()) else { return self.nonsense(message) };
+    pub(crate) fn handle(&mut self, message: &mut T::Message, direct: &mut Direct<'_>) {
+        let Some((rank, said)) = Said::decode(T::control(message)) else { return self.nonsense(message) };
         let Some(peer) = self.peers.get_mut(rank as usize) else { return self.nonsense(message) };
-        if peer.from != Some(message.from()) {
+        if peer.from != Some(T::from(message)) {
             return self.hello(rank, message);
         }
         if peer.gone.is_some() {
@@ -207,33 +217,30 @@ impl State {
     #[inline]
     pub(crate) fn receive_now(
         &mut self,
-        message: &mut Message,
+        message: &mut T::Message,
         pattern: &Pattern,
         memory: &mut [u8],
     ) -> Option<(Envelope, u64)> {
-        let (rank, Said::Eager { context, tag, .. }) = Said::decode(message.control())? else { return None };
+        let (rank, Said::Eager { context, tag, .. }) = Said::decode(T::control(message))? else { return None };
         let envelope = Envelope { context, source: rank, tag };
         let peer = self.peers.get(rank as usize)?;
-        if !pattern.is_for(&envelope) || peer.from != Some(message.from()) || peer.gone.is_some() {
+        if !pattern.is_for(&envelope) || peer.from != Some(T::from(message)) || peer.gone.is_some() {
             return None;
         }
         // A frame is taken out of the message only if it is used.
-        let len = match message.payload() {
-            Some(frame) => frame.len(),
-            None => (message.control().len() - crate::wire::HEAD_BYTES) as u64,
-        };
+        let len = T::payload_len(message).unwrap_or((T::control(message).len() - crate::wire::HEAD_BYTES) as u64);
         if len > memory.len() as u64 {
             return None;
         }
-        Eager::of(message).copy_to(memory);
+        Eager::<T>::of(message).copy_to(memory);
         self.count_received(rank, len);
         self.received_in_a_row = self.received_in_a_row.saturating_add(1);
         Some((envelope, len))
     }
 
     #[inline(never)]
-    fn handle_seldom(&mut self, rank: u32, message: &Message) {
-        let Some((_, said)) = Said::decode(message.control()) else { return };
+    fn handle_seldom(&mut self, rank: u32, message: &T::Message) {
+        let Some((_, said)) = Said::decode(T::control(message)) else { return };
         match said {
             Said::Hello { .. } => self.cut_off(rank, "a second greeting"),
             Said::Ask { context, tag, send, len } => {
@@ -255,15 +262,14 @@ impl State {
 
     /// The first message of a connection says whose it is. Who says so of a rank that has one is
     /// not believed, nor does anybody but this process say so of its own.
-    fn hello(&mut self, rank: u32, message: &Message) {
-        let from = message.from();
-        let is_own = from.is_local() && from.process.0 == self.session.process_id();
-        if (rank == self.rank) != is_own {
+    fn hello(&mut self, rank: u32, message: &T::Message) {
+        let from = T::from(message);
+        if (rank == self.rank) != self.transport.is_own(&from) {
             self.counts.misbehaved += 1;
             return;
         }
         let peer = &mut self.peers[rank as usize];
-        match Said::decode(message.control()) {
+        match Said::decode(T::control(message)) {
             Some((_, Said::Hello { version })) if peer.from.is_none() => {
                 peer.from = Some(from);
                 if version != VERSION {
@@ -275,8 +281,8 @@ impl State {
     }
 
     /// What makes no sense is from a member that has greeted, or from nobody that is known.
-    fn nonsense(&mut self, message: &Message) {
-        let from = message.from();
+    fn nonsense(&mut self, message: &T::Message) {
+        let from = T::from(message);
         match self.peers.iter().position(|peer| peer.from == Some(from)) {
             Some(rank) => self.cut_off(rank as u32, "no message"),
             None => self.counts.misbehaved += 1,
@@ -289,8 +295,8 @@ impl State {
     }
 
     #[inline]
-    fn eager(&mut self, envelope: Envelope, message: &mut Message, direct: &mut Direct<'_>) {
-        let from = Eager::of(message);
+    fn eager(&mut self, envelope: Envelope, message: &mut T::Message, direct: &mut Direct<'_>) {
+        let from = Eager::<T>::of(message);
         match self.matcher.arrive(&envelope) {
             Some(id) => {
                 self.count_received(envelope.source, from.len());
@@ -367,17 +373,17 @@ impl State {
 }
 
 /// The bytes of a message that came at once.
-pub(crate) enum Eager<'m> {
+pub(crate) enum Eager<'m, T: Transport> {
     Inline(&'m [u8]),
-    Frame(vmmc::Frame),
+    Frame(T::Frame),
 }
 
-impl<'m> Eager<'m> {
+impl<'m, T: Transport> Eager<'m, T> {
     #[inline]
-    fn of(message: &'m mut Message) -> Eager<'m> {
-        match message.take_payload() {
+    fn of(message: &'m mut T::Message) -> Eager<'m, T> {
+        match T::take_payload(message) {
             Some(frame) => Eager::Frame(frame),
-            None => Eager::Inline(&message.control()[crate::wire::HEAD_BYTES..]),
+            None => Eager::Inline(&T::control(message)[crate::wire::HEAD_BYTES..]),
         }
     }
 
@@ -385,14 +391,18 @@ impl<'m> Eager<'m> {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Eager::Inline(bytes) => bytes.len() as u64,
-            Eager::Frame(frame) => frame.len(),
+            Eager::Frame(frame) => T::frame_len(frame),
         }
     }
 
     fn to_vec(&self) -> Vec<u8> {
         match self {
             Eager::Inline(bytes) => bytes.to_vec(),
-            Eager::Frame(frame) => frame.to_vec(),
+            Eager::Frame(frame) => {
+                let mut bytes = vec![0; T::frame_len(frame) as usize];
+                T::read_frame(frame, &mut bytes);
+                bytes
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use super::State;
 use crate::error::{Gone, MpError};
 use crate::limits::{ABORT_TEXT_BYTES_MAX, LAST_MESSAGES, MEMBERS_LOOK};
 use crate::matching::Pattern;
+use crate::transport::Transport;
 use crate::wire::Said;
-use std::time::Duration;
 use vmmc::Nanos;
 
 /// Whether a context is that of a group's collective calls.
@@ -22,26 +22,25 @@ pub(crate) fn context_of(group: u32) -> u32 {
     2 * group
 }
 
-impl State {
+impl<T: Transport> State<T> {
     /// Looks now and then who is there. Gives those whose last messages have had their time: when
     /// what is here was taken, they are [gone](Self::member_gone).
     pub(crate) fn look_at_members(&mut self) -> Result<Vec<(u32, Gone)>, MpError> {
-        // A second away or more it is cheap; this is not about milliseconds.
-        let now = self.session.about_now(Duration::from_secs(1));
+        let now = self.transport.now();
         if now.since(self.looked_at) < MEMBERS_LOOK {
             return Ok(Vec::new());
         }
         self.looked_at = now;
-        for (rank, how) in self.members.gone()? {
+        for (rank, how) in self.transport.gone()? {
             self.going(rank, now, how);
         }
         for rank in 0..self.peers.len() {
-            let broken = self.peers[rank].connection.as_ref().and_then(vmmc::Connection::broken);
-            if let Some(error) = broken {
-                self.going(rank as u32, now, Gone::Unreachable { why: error.to_string() });
+            let broken = self.peers[rank].connection.as_ref().and_then(T::broken);
+            if let Some(why) = broken {
+                self.going(rank as u32, now, Gone::Unreachable { why });
             }
         }
-        let due = |(rank, peer): (usize, &super::Peer)| match &peer.going {
+        let due = |(rank, peer): (usize, &super::Peer<T>)| match &peer.going {
             Some((since, how)) if now.since(*since) >= LAST_MESSAGES => Some((rank as u32, how.clone())),
             _ => None,
         };
@@ -64,7 +63,7 @@ impl State {
 
     /// Nothing can be sent to a member: it is going.
     pub(super) fn unreachable(&mut self, rank: u32, why: String) -> MpError {
-        let now = self.session.about_now(Duration::from_secs(1));
+        let now = self.transport.now();
         let how = Gone::Unreachable { why };
         self.going(rank, now, how.clone());
         let peer = &mut self.peers[rank as usize];
@@ -118,7 +117,7 @@ impl State {
     /// Says goodbye to those that there is a connection to; nobody waits for room. After an abort
     /// it passes that on instead, so that nobody learns of its consequences first.
     pub(crate) fn say_goodbye(&mut self) {
-        self.connecting.end();
+        self.transport.connect_no_more();
         let aborted = self.aborted.clone();
         let said = match &aborted {
             Some(MpError::Aborted { rank, code, text }) => {

@@ -7,22 +7,21 @@ use super::{Eager, State, Waiting};
 use crate::error::MpError;
 use crate::limits::{MESSAGE_COST, PART_BYTES, PARTS_AT_ONCE, RANGE_BYTES_MAX};
 use crate::matching::{Envelope, Pattern};
-use crate::memory::{HeldRoom, Place, Room};
+use crate::transport::{Landing, Transport};
 use crate::wire::Said;
-use vmmc::{Message, TokenBuffer, TokenError};
 
 /// A receive under way.
-pub(crate) struct Receive {
+pub(crate) struct Receive<T: Transport> {
     pub(crate) pattern: Pattern,
     /// Bytes that there are for its message.
     room: u64,
     /// Where it lands, if that is memory for it.
-    place: Option<Place>,
+    place: Option<T::Place>,
     /// What it owns. None, and no place: its caller has the memory.
-    own: Option<Box<dyn HeldRoom>>,
+    own: Option<T::Room>,
     /// A short message whose memory the caller has, who was not here.
     stash: Option<Vec<u8>>,
-    long: Option<Long>,
+    long: Option<Long<T>>,
     /// Set once it is over: the message and its bytes.
     pub(crate) done: Option<Received>,
     /// Nobody waits for it.
@@ -33,7 +32,7 @@ pub(crate) struct Receive {
 pub(crate) type Received = Result<(Envelope, u64), MpError>;
 
 /// A long message that is on its way.
-struct Long {
+struct Long<T: Transport> {
     envelope: Envelope,
     send: u32,
     len: u64,
@@ -41,13 +40,13 @@ struct Long {
     next: u64,
     /// Bytes that have come.
     came: u64,
-    parts: Vec<Part>,
+    parts: Vec<Part<T>>,
 }
 
-struct Part {
+struct Part<T: Transport> {
     offset: u64,
     len: u64,
-    buffer: TokenBuffer,
+    buffer: T::Buffer,
     here: bool,
 }
 
@@ -64,38 +63,33 @@ impl Direct<'_> {
     }
 }
 
-impl Eager<'_> {
+impl<T: Transport> Eager<'_, T> {
     /// Copies it to the beginning of memory that is long enough.
     #[inline]
     pub(super) fn copy_to(&self, into: &mut [u8]) {
         match self {
             Eager::Inline(bytes) => into[..bytes.len()].copy_from_slice(bytes),
-            Eager::Frame(frame) => {
-                frame.read(0, &mut into[..frame.len() as usize]).expect("it is as long as it says");
-            }
+            Eager::Frame(frame) => T::read_frame(frame, into),
         }
     }
 }
 
-impl Receive {
+impl<T: Transport> Receive<T> {
     /// The memory that it has itself.
     fn memory(&mut self) -> Option<&mut [u8]> {
-        match self.own.as_mut()?.room() {
-            Room::Slice(slice) => Some(slice),
-            Room::Place(_) => None,
-        }
+        T::room(self.own.as_mut()?)
     }
 }
 
-impl State {
+impl<T: Transport> State<T> {
     /// Begins a receive, which may be over at once; `direct` is of its caller.
     #[inline]
     pub(crate) fn receive(
         &mut self,
         pattern: Pattern,
         room: u64,
-        place: Option<Place>,
-        own: Option<Box<dyn HeldRoom>>,
+        place: Option<T::Place>,
+        own: Option<T::Room>,
         direct: &mut Direct<'_>,
     ) -> Result<u32, MpError> {
         let receive = Receive { pattern, room, place, own, stash: None, long: None, done: None, dropped: false };
@@ -125,7 +119,7 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn receive_here(&mut self, id: u32, envelope: Envelope, from: Eager<'_>, direct: &mut Direct<'_>) {
+    pub(super) fn receive_here(&mut self, id: u32, envelope: Envelope, from: Eager<'_, T>, direct: &mut Direct<'_>) {
         let Some(receive) = self.receives.get(id) else { return };
         let (len, room) = (from.len(), receive.room);
         let fits = |memory: &&mut [u8]| memory.len() as u64 >= len;
@@ -168,22 +162,16 @@ impl State {
             }
             let most = if receive.place.is_some() { RANGE_BYTES_MAX } else { PART_BYTES };
             let (offset, len) = (long.next, (long.len - long.next).min(most));
-            let armed = match &receive.place {
-                Some(Place { memory, range }) => {
-                    let first = range.start + offset;
-                    self.pool.arm_region(&memory.region, first..first + len)
-                }
-                None => self.pool.arm(),
-            };
+            let armed = self.transport.arm(receive.place.as_ref().map(|place| (place, offset..offset + len)));
             let (rank, send) = (long.envelope.source, long.send);
             match armed {
-                Ok(buffer) => {
-                    let token = buffer.token();
+                Ok(Some(buffer)) => {
+                    let token = T::token(&buffer);
                     long.parts.push(Part { offset, len, buffer, here: false });
                     long.next += len;
                     self.say(rank, &Said::Go { send, receive: id, offset, len, token });
                 }
-                Err(TokenError::InUse { .. } | TokenError::Ranges { .. }) => {
+                Ok(None) => {
                     // With parts under way it goes on when one of them comes.
                     if long.parts.is_empty() {
                         self.starved.push_back(id);
@@ -191,8 +179,7 @@ impl State {
                     return;
                 }
                 Err(error) => {
-                    let foreign = matches!(error, TokenError::Foreign { .. });
-                    receive.done = Some(Err(if foreign { MpError::Foreign } else { Box::new(error).into() }));
+                    receive.done = Some(Err(error));
                     self.say(rank, &Said::Over { send });
                     return self.end_receive(id);
                 }
@@ -201,13 +188,11 @@ impl State {
     }
 
     /// A part has come, or so its sender says.
-    pub(super) fn part_came(&mut self, rank: u32, id: u32, offset: u64, message: &Message, direct: &mut Direct<'_>) {
+    pub(super) fn part_came(&mut self, rank: u32, id: u32, offset: u64, message: &T::Message, direct: &mut Direct<'_>) {
         // Of one that has been given up nothing is wanted.
         let Some(long) = self.receives.get(id).and_then(|receive| receive.long.as_mut()) else { return };
         let part = long.parts.iter_mut().find(|part| part.offset == offset && !part.here);
-        let is_it = |part: &&mut Part| {
-            message.by_token().is_some_and(|by| by.token == part.buffer.token() && by.len == Ok(part.len))
-        };
+        let is_it = |part: &&mut Part<T>| T::by_token(message) == Some((T::token(&part.buffer), Some(part.len)));
         match part.filter(is_it).filter(|_| long.envelope.source == rank) {
             Some(part) => part.here = true,
             None => return self.cut_off(rank, "a part that it was not asked for"),
@@ -230,9 +215,9 @@ impl State {
                 }
                 let range = part.offset as usize..(part.offset + part.len) as usize;
                 if let Some(memory) = memory.as_deref_mut().filter(|_| !place) {
-                    let copied = memory.get_mut(range).map(|memory| part.buffer.read(0, memory));
+                    let copied = memory.get_mut(range).map(|memory| T::read_buffer(&part.buffer, memory));
                     failed = failed.take().or(match copied {
-                        Some(copied) => copied.err().map(MpError::Access),
+                        Some(copied) => copied.err(),
                         None => Some(truncated(long.envelope, long.len, part.offset)),
                     });
                 }
@@ -285,7 +270,7 @@ impl State {
 
     /// Takes a receive that is over, and what it owned.
     #[inline]
-    pub(crate) fn take_receive(&mut self, id: u32) -> Option<(Received, Option<Box<dyn HeldRoom>>)> {
+    pub(crate) fn take_receive(&mut self, id: u32) -> Option<(Received, Option<T::Room>)> {
         let done = self.receives.get(id)?.done.take()?;
         let receive = self.receives.remove(id)?;
         Some((done, receive.own))
@@ -328,7 +313,7 @@ impl State {
         } else if forced {
             for id in self.receives.numbers() {
                 let Some(receive) = self.receives.get(id) else { continue };
-                let its = |long: &Long| (long.envelope.source, long.send) == (rank, send);
+                let its = |long: &Long<T>| (long.envelope.source, long.send) == (rank, send);
                 if receive.done.is_none() && receive.long.as_ref().is_some_and(its) {
                     receive.long = None;
                     receive.done = Some(Err(MpError::GivenUp { rank }));

@@ -7,20 +7,18 @@
 use super::State;
 use crate::error::MpError;
 use crate::limits::{ASKS_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_COST, PARTS_AT_ONCE, UNEXPECTED_BYTES_MAX};
-use crate::memory::{HeldPayload, Payload, Place};
-use crate::wire::Said;
+use crate::transport::{Bytes, Landing, NotSent, Transport};
+use crate::wire::{Encoded, Said};
 use std::collections::VecDeque;
-use std::ops::Range;
-use std::time::Duration;
-use vmmc::{BufferRange, Connection, MessageError, PayloadToken, TransferError};
+use vmmc::PayloadToken;
 
 /// A send that has not gone at once.
-pub(crate) struct Send {
+pub(crate) struct Send<T: Transport> {
     rank: u32,
     context: u32,
     tag: u64,
     len: u64,
-    held: Held,
+    held: Held<T::Payload>,
     stage: Stage,
     grants: VecDeque<Grant>,
     /// Bytes of parts that have gone.
@@ -32,15 +30,15 @@ pub(crate) struct Send {
 }
 
 /// How a send ended, and what it held.
-pub(crate) type Sent = (Result<(), MpError>, Option<Box<dyn HeldPayload>>);
+pub(crate) type Sent<P> = (Result<(), MpError>, Option<P>);
 
 /// Where its bytes are.
-pub(crate) enum Held {
+pub(crate) enum Held<P> {
     /// Whoever waits for it has them.
     Caller,
     /// A short one's.
     Copy(Vec<u8>),
-    Own(Box<dyn HeldPayload>),
+    Own(P),
     /// Given up.
     Nowhere,
 }
@@ -69,26 +67,18 @@ enum Put {
     NoRoom,
 }
 
-impl Send {
-    fn payload<'p>(&'p self, caller: Option<Payload<'p>>) -> Option<Payload<'p>> {
+impl<T: Transport> Send<T> {
+    fn payload<'p>(&'p self, caller: Option<Bytes<'p, T::Place>>) -> Option<Bytes<'p, T::Place>> {
         match &self.held {
             Held::Caller => caller,
-            Held::Copy(bytes) => Some(Payload::Slice(bytes)),
-            Held::Own(own) => Some(own.payload()),
+            Held::Copy(bytes) => Some(Bytes::Slice(bytes)),
+            Held::Own(own) => Some(T::payload(own)),
             Held::Nowhere => None,
         }
     }
 }
 
-impl Place {
-    fn source(&self, part: Range<u64>) -> BufferRange<'_> {
-        let Range { start, end } = self.range;
-        let inside = |at: u64| (start + at).min(end);
-        self.memory.region.memory().range(inside(part.start)..inside(part.end))
-    }
-}
-
-impl State {
+impl<T: Transport> State<T> {
     /// Sends a message if it is short and there is room for it now. False: it is to be queued.
     #[inline]
     pub(crate) fn send_now(
@@ -96,7 +86,7 @@ impl State {
         rank: u32,
         context: u32,
         tag: u64,
-        payload: Payload<'_>,
+        payload: Bytes<'_, T::Place>,
     ) -> Result<bool, MpError> {
         self.received_in_a_row = 0;
         let len = payload.len();
@@ -118,7 +108,7 @@ impl State {
         context: u32,
         tag: u64,
         len: u64,
-        held: Held,
+        held: Held<T::Payload>,
     ) -> Result<u32, MpError> {
         self.check_member(rank)?;
         let (stage, grants) = (Stage::Queued, VecDeque::new());
@@ -138,7 +128,7 @@ impl State {
     }
 
     #[inline]
-    fn put_eager(&mut self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<Put, MpError> {
+    fn put_eager(&mut self, rank: u32, context: u32, tag: u64, payload: Bytes<'_, T::Place>) -> Result<Put, MpError> {
         let len = payload.len();
         let peer = &mut self.peers[rank as usize];
         let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
@@ -147,17 +137,16 @@ impl State {
             _ if len <= INLINE_BYTES_MAX as u64 => {
                 let mut short = [0; INLINE_BYTES_MAX];
                 let inline = match payload {
-                    Payload::Slice(slice) => slice,
-                    Payload::Place(place) => {
+                    Bytes::Slice(slice) => slice,
+                    Bytes::Place(place) => {
                         let inline = &mut short[..len as usize];
                         place.read(inline)?;
                         inline
                     }
                 };
-                connection.send_within(eager(inline).bytes(), b"", Duration::ZERO)
+                say::<T>(connection, &eager(inline))
             }
-            Payload::Slice(slice) => connection.send_within(eager(&[]).bytes(), slice, Duration::ZERO),
-            Payload::Place(place) => connection.send_within(eager(&[]).bytes(), place.source(0..len), Duration::ZERO),
+            payload => T::send(connection, eager(&[]).bytes(), payload, 0..len),
         };
         match put {
             Ok(()) => {
@@ -165,25 +154,26 @@ impl State {
                 self.counts.eager += 1;
                 Ok(Put::Gone)
             }
-            Err(MessageError::Full { .. }) => Ok(Put::NoRoom),
+            Err(NotSent::Full) => Ok(Put::NoRoom),
             Err(error) => Err(self.failed(rank, error)),
         }
     }
 
     /// A message could not be sent: for whom it was has gone, or its memory is another session's.
-    fn failed(&mut self, rank: u32, error: MessageError) -> MpError {
-        if let MessageError::Transfer { error: TransferError::ForeignBuffer { .. }, .. } = error {
-            return MpError::Foreign;
+    fn failed(&mut self, rank: u32, error: NotSent) -> MpError {
+        match error {
+            NotSent::Foreign => MpError::Foreign,
+            NotSent::Broken(why) => self.unreachable(rank, why),
+            NotSent::Full => self.unreachable(rank, "no room for a greeting".into()),
         }
-        self.unreachable(rank, error.to_string())
     }
 
     /// Sends on what waits, to all members and of all parts, as far as there is room.
     pub(crate) fn pump(&mut self) {
-        for (rank, connection) in self.connecting.take() {
+        for (rank, connection) in self.transport.connections() {
             match connection {
                 Ok(connection) => self.connected(rank, connection),
-                Err(error) => drop(self.unreachable(rank, error.to_string())),
+                Err(why) => drop(self.unreachable(rank, why)),
             }
         }
         for _ in 0..self.busy.len() {
@@ -201,9 +191,9 @@ impl State {
         }
     }
 
-    fn connected(&mut self, rank: u32, mut connection: Connection) {
+    fn connected(&mut self, rank: u32, mut connection: T::Connection) {
         let hello = Said::Hello { version: crate::wire::VERSION }.encode(self.rank);
-        let greeted = connection.send_within(hello.bytes(), b"", Duration::ZERO);
+        let greeted = say::<T>(&mut connection, &hello);
         let peer = &mut self.peers[rank as usize];
         peer.connecting = false;
         match greeted {
@@ -221,11 +211,7 @@ impl State {
         if peer.connection.is_some() || peer.gone.is_some() || std::mem::replace(&mut peer.connecting, true) {
             return;
         }
-        let begun = self
-            .members
-            .node(rank)
-            .and_then(|node| self.connecting.begin(&self.session, rank, self.members.endpoint(rank), node));
-        if let Err(error) = begun {
+        if let Err(error) = self.transport.connect(rank) {
             self.unreachable(rank, error.to_string());
         }
     }
@@ -260,9 +246,9 @@ impl State {
             let (Some(connection), Some(said)) = (peer.connection.as_mut(), peer.says.front()) else {
                 return peer.says.is_empty();
             };
-            match connection.send_within(said.bytes(), b"", Duration::ZERO) {
+            match say::<T>(connection, said) {
                 Ok(()) => drop(peer.says.pop_front()),
-                Err(MessageError::Full { .. }) => return false,
+                Err(NotSent::Full) => return false,
                 Err(error) => {
                     self.failed(rank, error);
                     return false;
@@ -298,8 +284,8 @@ impl State {
             // It is taken out, and put back if there was no room.
             let held = std::mem::replace(&mut send.held, Held::Nowhere);
             let put = match &held {
-                Held::Copy(bytes) => self.put_eager(rank, context, tag, Payload::Slice(bytes)),
-                Held::Own(own) if own.payload().len() == len => self.put_eager(rank, context, tag, own.payload()),
+                Held::Copy(bytes) => self.put_eager(rank, context, tag, Bytes::Slice(bytes)),
+                Held::Own(own) if T::payload(own).len() == len => self.put_eager(rank, context, tag, T::payload(own)),
                 _ => Err(MpError::Cancelled),
             };
             if let Some(send) = self.sends.get(id) {
@@ -315,7 +301,7 @@ impl State {
         }
         let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
         let ask = Said::Ask { context, tag, send: id, len }.encode(self.rank);
-        match connection.send_within(ask.bytes(), b"", Duration::ZERO) {
+        match say::<T>(connection, &ask) {
             Ok(()) => {
                 peer.asks += 1;
                 send.stage = Stage::Asked;
@@ -323,7 +309,7 @@ impl State {
                 self.counts.asked_short += u64::from(len <= EAGER_BYTES_MAX);
                 Ok(Put::Gone)
             }
-            Err(MessageError::Full { .. }) => Ok(Put::NoRoom),
+            Err(NotSent::Full) => Ok(Put::NoRoom),
             Err(error) => Err(self.failed(rank, error)),
         }
     }
@@ -352,7 +338,7 @@ impl State {
     }
 
     /// Sends the parts that may go; `caller` has the bytes if the send has not.
-    pub(crate) fn serve(&mut self, id: u32, caller: Option<Payload<'_>>) {
+    pub(crate) fn serve(&mut self, id: u32, caller: Option<Bytes<'_, T::Place>>) {
         loop {
             let Some(send) = self.sends.get(id) else { return };
             let Some(grant) = send.grants.front().filter(|_| send.done.is_none()) else { return };
@@ -361,16 +347,7 @@ impl State {
             let Some(connection) = self.peers[rank as usize].connection.as_mut() else { return };
             let said = Said::Part { receive: grant.receive, offset: grant.offset }.encode(self.rank);
             let part = grant.offset..grant.offset + grant.len;
-            let sent = match payload {
-                Payload::Slice(slice) => {
-                    let part = slice.get(part.start as usize..part.end as usize).unwrap_or_default();
-                    connection.send_by_token_within(said.bytes(), grant.token, part, Duration::ZERO)
-                }
-                Payload::Place(place) => {
-                    connection.send_by_token_within(said.bytes(), grant.token, place.source(part), Duration::ZERO)
-                }
-            };
-            match sent {
+            match T::send_by_token(connection, said.bytes(), grant.token, payload, part) {
                 Ok(()) => {
                     send.sent += grant.len;
                     let all = send.sent >= send.len;
@@ -379,7 +356,7 @@ impl State {
                         return self.end_send(id, Ok(()));
                     }
                 }
-                Err(MessageError::Full { .. }) => {
+                Err(NotSent::Full) => {
                     if !matches!(send.held, Held::Caller) {
                         self.granted.push_back(id);
                     }
@@ -422,7 +399,7 @@ impl State {
     }
 
     /// Takes a send that is over, and what it held.
-    pub(crate) fn take_send(&mut self, id: u32) -> Option<Sent> {
+    pub(crate) fn take_send(&mut self, id: u32) -> Option<Sent<T::Payload>> {
         let done = self.sends.get(id)?.done.take()?;
         let send = self.sends.remove(id)?;
         let held = match send.held {
@@ -476,4 +453,9 @@ impl State {
             }
         }
     }
+}
+
+#[inline]
+fn say<T: Transport>(connection: &mut T::Connection, said: &Encoded) -> Result<(), NotSent> {
+    T::send(connection, said.bytes(), Bytes::Slice(&[]), 0..0)
 }
