@@ -55,10 +55,10 @@ pub const YIELD_SCORE_MAX: u32 = 32;
 pub const NO_YIELD_WAITS: u32 = 64;
 /// The same at most, where their number grows.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Polls of the library between two yields: the loads of a few rings each. More
-/// keep the core from a node that needs it for the answer; fewer give it to nodes that only
-/// poll, and a notification between two nodes takes a third longer.
-pub const POLLS_A_YIELD: u32 = 40;
+/// Polls of the library between two yields: the loads of a few rings each, or the look of an
+/// endpoint, of up to 0.1 us. Where four parties share two cores, more keep the core from a node
+/// that needs it for the answer, and fewer give it to nodes that only poll.
+pub const POLLS_A_YIELD: u32 = 12;
 /// Steps of a node in this process between two readings of the clock, which takes a good part of a
 /// step that finds nothing.
 pub const STEPS_A_CLOCK: u32 = 8;
