@@ -224,6 +224,17 @@ pub const BBR_LOSS_PACKETS: usize = 2;
 pub const BBR_LOSS_EVENTS: u32 = 6;
 /// Rounds without growth after which the path is full [draft-ietf-ccwg-bbr].
 pub const BBR_FULL_ROUNDS: u32 = 3;
+/// Packets of a round that took longer than the shortest round trip and a quarter, and at least so
+/// much longer, for all of it to have met a queue: a receiver that is late is none.
+pub const BBR_QUEUE_MIN: Duration = Duration::from_millis(1);
+/// Round trips measured in a round, at least, for it to say something about queues.
+pub const BBR_QUEUE_SAMPLES: u32 = 4;
+/// Rounds in a row with longer round trips than the window explains after which the queue counts as
+/// one of others.
+pub const BBR_OTHERS_ROUNDS: u32 = 3;
+/// Time of the path's rate that has room in the window beside what the path holds, for
+/// acknowledgements that come together, where the queue is the sender's own.
+pub const BBR_LATE_MAX: Duration = Duration::from_millis(2);
 /// Time between probes for more bandwidth, and what chance adds to it at most
 /// [draft-ietf-ccwg-bbr].
 pub const BBR_PROBE_WAIT: Duration = Duration::from_secs(2);

@@ -17,24 +17,30 @@
 //! what the model says; the window is at least [`BBR_WINDOW_MIN_PACKETS`] packets but for the time
 //! after a timeout.
 
+mod queueing;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-use super::delivery::{Sample, bytes_in, rate};
+use super::delivery::{Sample, bytes_in, rate, time_for};
 use super::{Acked, Controller, Estimates, Loss, bounded, initial_window, pacer};
 use crate::limits::{
-    ACK_EVERY_BYTES, ACK_EVERY_PACKETS, BBR_AGGREGATES, BBR_COEXISTENCE_ROUNDS, BBR_FULL_ROUNDS, BBR_LOSS_EVENTS,
-    BBR_LOSS_PACKETS, BBR_LOSS_PERCENT, BBR_PROBE_ROUND_TRIP_EVERY, BBR_PROBE_ROUND_TRIP_FOR, BBR_PROBE_WAIT,
-    BBR_PROBE_WAIT_MORE, BBR_WINDOW_MIN_PACKETS, ROUND_TRIP_MEMORY, WINDOW_MAX_BYTES,
+    ACK_EVERY_BYTES, ACK_EVERY_PACKETS, BBR_AGGREGATES, BBR_COEXISTENCE_ROUNDS, BBR_FULL_ROUNDS, BBR_LATE_MAX,
+    BBR_LOSS_EVENTS, BBR_LOSS_PACKETS, BBR_LOSS_PERCENT, BBR_OTHERS_ROUNDS, BBR_PROBE_ROUND_TRIP_EVERY,
+    BBR_PROBE_ROUND_TRIP_FOR, BBR_PROBE_WAIT, BBR_PROBE_WAIT_MORE, BBR_WINDOW_MIN_PACKETS, ROUND_TRIP_MEMORY,
+    WINDOW_MAX_BYTES,
 };
 use crate::time::Time;
+
+use queueing::Queueing;
 
 /// What is left of a bound after a round with losses, in percent.
 const BETA: u64 = 70;
 /// What is left for others of the bound that losses set, in percent.
 const WITH_HEADROOM: u64 = 85;
+/// What may be under way where the queue is the sender's own, in percent of what the pipe holds.
+const TIGHT: u64 = 125;
 /// A little less than the rate, in percent, so that queues drain.
 const MARGIN: u64 = 99;
 /// Growth of the rate in a round below which the pipe is full, in percent.
@@ -67,11 +73,14 @@ impl State {
         }
     }
 
-    /// Percent of what the pipe holds that may be under way.
-    fn window_gain(self) -> u64 {
+    /// Percent of what the pipe holds that may be under way, beside the queues of others and
+    /// without.
+    fn window_gain(self, others: bool) -> u64 {
         match self {
-            State::Up => 225,
             State::ProbeRtt => 50,
+            State::Up if others => 225,
+            State::Up => 150,
+            State::Down | State::Cruise | State::Refill if !others => TIGHT,
             _ => 200,
         }
     }
@@ -152,6 +161,8 @@ pub(crate) struct Bbr {
     /// Runs of lost packets in this round, and the last number lost.
     loss_events: u32,
     last_lost: u64,
+    /// Packets before this one were sent in a startup that losses have ended.
+    own_until: u64,
 
     acks: Acks,
     /// What is learned about losses now is about the probe.
@@ -169,6 +180,11 @@ pub(crate) struct Bbr {
     extra_delivered: u64,
     extra: [usize; 2],
     extra_rounds: u64,
+
+    queueing: Queueing,
+    /// Others fill the queue: with less under way than they have, this sender would be left with
+    /// little.
+    others: bool,
 }
 
 impl Bbr {
@@ -207,6 +223,7 @@ impl Bbr {
             lost_in_round: 0,
             loss_events: 0,
             last_lost: 0,
+            own_until: 0,
             acks: Acks::Any,
             probing_samples: false,
             cycle_at: Time::ZERO,
@@ -219,6 +236,8 @@ impl Bbr {
             extra_delivered: 0,
             extra: [0; 2],
             extra_rounds: 0,
+            queueing: Queueing::default(),
+            others: false,
         }
     }
 
@@ -274,6 +293,31 @@ impl Bbr {
             self.rounds += 1;
             self.rounds_since_probe = self.rounds_since_probe.saturating_add(1);
         }
+    }
+
+    /// Compares the round trips of a round that is over with those that the window explains.
+    fn update_queueing(&mut self, now: Time, sample: &Sample) {
+        self.queueing.sample(now, sample.round_trip, self.round_start);
+        if sample.app_limited || self.max_bw() == 0 {
+            return;
+        }
+        match self.state {
+            State::Startup => {
+                let shortest = self.min_rtt.unwrap_or(sample.round_trip);
+                self.full_reached |= self.queueing.begins_longer_than(now, shortest);
+            }
+            State::Cruise if self.round_start && !self.others => {
+                let explained = time_for(self.window as u64, self.bw());
+                self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;
+            }
+            _ => {}
+        }
+    }
+
+    /// What is under way is kept to what the pipe holds: the queue is this sender's own. Rates
+    /// that are not paced go in bursts that need the room.
+    fn is_tight(&self) -> bool {
+        !self.others && self.pace.is_some_and(pacer::is_paced)
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
@@ -351,18 +395,22 @@ impl Bbr {
         lost > in_flight as u64 * BBR_LOSS_PERCENT / 100 + (BBR_LOSS_PACKETS * self.packet) as u64
     }
 
-    fn check_startup(&mut self, sample: &Sample) {
-        if self.state != State::Startup {
-            return;
+    fn check_startup(&mut self) {
+        if self.state == State::Startup && self.full_reached {
+            self.state = State::Drain;
         }
-        let losses = self.loss_round_start && self.loss_events >= BBR_LOSS_EVENTS;
-        if !self.full_reached && losses && self.loses_too_much(self.lost_in_round, sample.in_flight) {
+    }
+
+    /// Losses end the startup at once: a round more of twice the rate loses as much as the path
+    /// holds.
+    fn lose_in_startup(&mut self, loss: &Loss) {
+        let ends = self.state == State::Startup && self.max_bw() > 0 && self.loss_events >= BBR_LOSS_EVENTS;
+        if ends && self.loses_too_much(self.lost_in_round, loss.in_flight) {
             self.full_reached = true;
             let held = self.pipe(100).max(self.inflight_latest.min(WINDOW_MAX_BYTES as u64) as usize);
             self.bounds.inflight_hi = Some(held);
-        }
-        if self.full_reached {
-            self.state = State::Drain;
+            self.own_until = loss.next;
+            self.check_startup();
         }
     }
 
@@ -380,6 +428,8 @@ impl Bbr {
         self.probe_wait = BBR_PROBE_WAIT + BBR_PROBE_WAIT_MORE * part / 1_000;
         self.rounds_since_probe = (self.random >> 40) as u32 & 1;
         self.cycle_at = ack_now;
+        self.queueing.forget();
+        self.others = false;
         self.acks = Acks::ProbeStopping;
         self.start_round(delivered);
         self.state = State::Down;
@@ -457,9 +507,8 @@ impl Bbr {
         self.adapt_upper_bound(ack, sample);
         match self.state {
             State::Down | State::Cruise if self.time_to_probe(ack.now) => self.start_refill(ack.delivered),
-            State::Down if ack.in_flight <= self.inflight_with_headroom() && ack.in_flight <= self.inflight(100) => {
-                self.state = State::Cruise;
-            }
+            // What is to be left for others, the bound of the cruise leaves.
+            State::Down if ack.in_flight <= self.inflight(100) => self.state = State::Cruise,
             State::Refill if self.round_start => {
                 self.probing_samples = true;
                 self.start_up(ack, sample);
@@ -525,7 +574,7 @@ impl Bbr {
     }
 
     fn probe_rtt_window(&self) -> usize {
-        self.pipe(State::ProbeRtt.window_gain()).max(self.window_min())
+        self.pipe(State::ProbeRtt.window_gain(false)).max(self.window_min())
     }
 
     fn set_pace(&mut self, smoothed: Option<Duration>) {
@@ -542,8 +591,11 @@ impl Bbr {
     }
 
     fn set_window(&mut self, ack: &Acked) {
-        let extra = self.extra[0].max(self.extra[1]);
-        let most = self.with_batches(self.pipe(self.state.window_gain()) + extra);
+        let mut extra = self.extra[0].max(self.extra[1]);
+        if self.full_reached && self.is_tight() {
+            extra = extra.min(bytes_in(self.bw(), BBR_LATE_MAX) as usize);
+        }
+        let most = self.with_batches(self.pipe(self.state.window_gain(!self.is_tight())) + extra);
         if self.full_reached {
             self.window = (self.window + ack.bytes).min(most);
         } else if self.window < most || ack.delivered < initial_window(self.packet) as u64 {
@@ -592,13 +644,17 @@ impl Controller for Bbr {
             self.begin_delivery_signals(ack, sample);
             self.update_round(ack, sample);
             self.update_bandwidth(sample);
+            self.update_queueing(ack.now, sample);
             if self.loss_round_start {
                 self.adapt_lower_bounds(sample);
             }
             self.update_aggregation(ack);
             self.check_full_bw(sample);
-            self.check_startup(sample);
+            self.check_startup();
             if self.state == State::Drain && ack.in_flight <= self.inflight(100) {
+                // When the bound was set, the rate was that of a round trip before.
+                let pipe = self.pipe(100);
+                self.bounds.inflight_hi = self.bounds.inflight_hi.map(|hi| hi.max(pipe));
                 self.start_down(ack.now, ack.delivered);
             }
             self.update_cycle(ack, sample);
@@ -613,6 +669,10 @@ impl Controller for Bbr {
         if loss.first {
             self.undo = Some((self.bounds, self.window));
         }
+        if loss.number < self.own_until {
+            // The startup is over; what it sent too much says nothing about others.
+            return;
+        }
         if !self.loss_in_round {
             self.loss_in_round = true;
             self.loss_round_end = loss.delivered;
@@ -622,6 +682,7 @@ impl Controller for Bbr {
             self.loss_events += 1;
         }
         self.last_lost = loss.number;
+        self.lose_in_startup(loss);
         if !self.probing_samples || !self.loses_too_much(loss.lost, loss.in_flight) {
             return;
         }

@@ -55,7 +55,9 @@ pub(crate) struct Loss {
     /// The first of those that belong together.
     pub(crate) first: bool,
     pub(crate) now: Time,
+    /// Number of the packet, and of the next one to be sent.
     pub(crate) number: u64,
+    pub(crate) next: u64,
     pub(crate) bytes: usize,
     /// Bytes lost since it was sent, and bytes that were under way then.
     pub(crate) lost: u64,
@@ -277,6 +279,7 @@ impl Congestion {
             first,
             now,
             number: packet.number,
+            next,
             bytes: packet.bytes,
             lost: self.delivery.lost().saturating_sub(packet.sent.lost),
             in_flight: packet.sent.in_flight,

@@ -25,7 +25,7 @@ pub(super) fn quantum(rate: u64) -> u64 {
 
 /// Rates beyond are not paced: a quantum takes less than a timer can wait.
 #[inline]
-fn is_paced(rate: u64) -> bool {
+pub(super) fn is_paced(rate: u64) -> bool {
     rate <= RATE_MAX
 }
 

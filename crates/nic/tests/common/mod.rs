@@ -90,6 +90,9 @@ pub enum Fate {
 /// Decides about the datagram of that length to that node.
 pub type Script = Box<dyn FnMut(usize, usize) -> Fate>;
 
+/// Decides about the datagram of that length that goes to that node now.
+pub type Link = Box<dyn FnMut(Time, usize, usize) -> Fate>;
+
 pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
@@ -102,6 +105,8 @@ pub struct World {
     pub delay: Duration,
     /// If there is one, nothing happens to datagrams but what it says.
     pub script: Option<Script>,
+    /// If there is one, what it says happens to datagrams.
+    pub link: Option<Link>,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -135,6 +140,7 @@ impl World {
             rng: Rng::new(seed),
             delay: Duration::from_micros(30),
             script: None,
+            link: None,
             tape: None,
             sent: 0,
             lent: 0,
@@ -427,9 +433,14 @@ impl World {
         if self.cut.contains(&to) || self.cut.contains(&from) {
             return;
         }
-        if let Some(script) = self.script.as_mut() {
+        let said = match (self.link.as_mut(), self.script.as_mut()) {
+            (Some(link), _) => Some(link(self.now, index, data.len())),
+            (None, Some(script)) => Some(script(index, data.len())),
+            (None, None) => None,
+        };
+        if let Some(fate) = said {
             let soonest = self.now + self.delay;
-            let at = match script(index, data.len()) {
+            let at = match fate {
                 Fate::Arrives => soonest,
                 Fate::Late(by) => soonest + by,
                 Fate::NotBefore(at) => soonest.max(at),

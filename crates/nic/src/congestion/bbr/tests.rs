@@ -1,7 +1,7 @@
 //! A path in numbers: what each state does, and what leads to the next one.
 
 use super::*;
-use crate::congestion::{Congestion, CongestionControl, LostPacket, RoundTrip, Snapshot};
+use crate::congestion::{Congestion, CongestionControl, Either, LostPacket, RoundTrip, Snapshot};
 use std::collections::VecDeque;
 
 const MS: Duration = Duration::from_millis(1);
@@ -57,8 +57,8 @@ impl Path {
 
     fn bbr(&self) -> &Bbr {
         match &self.congestion.controller {
-            super::super::Either::Bbr(bbr) => bbr,
-            super::super::Either::Cubic(_) => unreachable!("the path is made with it"),
+            Either::Bbr(bbr) => bbr,
+            Either::Cubic(_) => unreachable!("the path is made with it"),
         }
     }
 
@@ -382,4 +382,75 @@ fn a_few_lost_packets_and_two_in_a_hundred_are_not_too_many() {
     let too_many = |lost: u64, of: usize| bbr.loses_too_much(lost * PACKET as u64, of * PACKET);
     assert!(!too_many(2, 17) && too_many(3, 17));
     assert!(!too_many(22, 1_000) && too_many(23, 1_000));
+}
+
+#[test]
+fn a_queue_ends_the_startup_within_the_round_that_meets_it() {
+    let mut path = path(10_000);
+    while path.bbr().state == State::Startup {
+        path.run(MS);
+    }
+    // In the fifth round trip; three rounds without growth would take two of 40 ms more.
+    assert!(path.now <= Time::ZERO + 110 * MS, "{:?}", path.now);
+    path.run(Duration::from_secs(1));
+    assert!(path.lost.is_empty() && path.bbr().bounds == Bounds::default());
+}
+
+#[test]
+fn a_cruise_with_too_high_a_rate_queues_a_quarter_of_the_pipe_and_no_more() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(1));
+    let Either::Bbr(bbr) = &mut path.congestion.controller else { unreachable!("the path is made with it") };
+    assert_eq!(bbr.state, State::Cruise);
+    bbr.best = [10_500_000; 2];
+    path.run(200 * MS);
+    path.most_queued = 0;
+    path.run(200 * MS);
+    assert_eq!(path.bbr().state, State::Cruise);
+    // A quarter of 200 packets, what the rate is too high by, and what may come in bursts.
+    assert!((20..=70).contains(&path.most_queued), "{}", path.most_queued);
+    assert!(!path.bbr().others);
+}
+
+#[test]
+fn beside_the_queue_of_others_twice_what_the_pipe_holds_may_be_under_way_until_the_next_probe() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(1));
+    let tight = path.congestion.window();
+    assert!((250 * PACKET..320 * PACKET).contains(&tight), "{tight}");
+    // 20 ms of a queue that somebody else fills.
+    path.length = 40 * MS;
+    path.run(Duration::from_millis(600));
+    assert!(path.bbr().others && path.bbr().state == State::Cruise, "{:?}", path.bbr().state);
+    assert!(path.congestion.window() >= 400 * PACKET, "{}", path.congestion.window());
+    path.length = 20 * MS;
+    while path.bbr().state != State::Down {
+        path.run(MS);
+        assert!(path.now < Time::ZERO + Duration::from_secs(8), "it never probed");
+    }
+    assert!(!path.bbr().others);
+}
+
+#[test]
+fn rates_that_are_not_paced_keep_twice_the_pipe() {
+    let mut bbr = Bbr::new(PACKET, 1);
+    (bbr.pace, bbr.state) = (Some(100_000_000), State::Cruise);
+    assert!(bbr.is_tight() && bbr.state.window_gain(!bbr.is_tight()) == TIGHT);
+    bbr.pace = Some(2_000_000_000);
+    assert!(!bbr.is_tight() && bbr.state.window_gain(!bbr.is_tight()) == 200);
+    bbr.pace = None;
+    assert!(!bbr.is_tight());
+}
+
+#[test]
+fn what_a_startup_sent_too_much_says_nothing_about_others() {
+    let mut path = path(20);
+    while path.bbr().state == State::Startup {
+        path.run(MS);
+    }
+    assert!(path.bbr().own_until > 0 && path.bbr().bounds.inflight_hi.is_some());
+    path.run(Duration::from_millis(100));
+    assert!(path.bbr().bounds.bw_lo.is_none() && path.bbr().bounds.inflight_lo.is_none());
+    let pipe = path.bbr().pipe(100);
+    assert!(path.bbr().bounds.inflight_hi.is_some_and(|hi| hi >= pipe / 100 * 95), "{:?}", path.bbr().bounds);
 }

@@ -46,7 +46,17 @@ impl Acks {
     fn lose(&mut self) {
         let (number, bytes, in_flight) = (self.largest, PACKET, self.cubic.window());
         let (first, app_limited, lost, delivered) = (true, false, 1_000, 0);
-        self.cubic.on_loss(&Loss { first, now: self.now, number, bytes, lost, in_flight, app_limited, delivered });
+        self.cubic.on_loss(&Loss {
+            first,
+            now: self.now,
+            number,
+            next: number + 1,
+            bytes,
+            lost,
+            in_flight,
+            app_limited,
+            delivered,
+        });
     }
 
     fn packets(&self) -> f64 {

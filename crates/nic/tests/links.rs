@@ -1,0 +1,159 @@
+//! Short messages beside bulk on links with a rate, a delay, a bounded queue and losses, in virtual
+//! time: what a stream does to the fetches of another process, and what they leave of it.
+
+mod common;
+
+use common::{Fate, World};
+use std::time::Duration;
+use vmmc_nic::*;
+use vmmc_utlb::Rng;
+
+/// Bytes of a message of the stream, and messages posted at once.
+const MESSAGE: u64 = 256 << 10;
+const POSTED: u64 = 32;
+/// What IP and UDP add to a datagram.
+const HEADERS: u64 = 28;
+
+/// A link, the same in both directions.
+#[derive(Clone, Copy)]
+struct Wire {
+    mbit: u64,
+    one_way: Duration,
+    /// Packets of 1,500 bytes that wait at most.
+    queue: u64,
+    /// Packets lost, of 100,000.
+    lost: u64,
+    /// Arrivals happen in so coarse steps: a receiver that is busy.
+    grain: Duration,
+}
+
+const LAN: Wire =
+    Wire { mbit: 1_000, one_way: Duration::from_micros(100), queue: 256, lost: 0, grain: Duration::from_micros(20) };
+const WAN: Wire = Wire { one_way: Duration::from_millis(5), queue: 1_000, ..LAN };
+const FAR: Wire = Wire { mbit: 200, one_way: Duration::from_millis(20), queue: 200, ..LAN };
+
+impl Wire {
+    fn nanos(&self, bytes: u64) -> u64 {
+        bytes * 8_000 / self.mbit
+    }
+
+    fn link(self, seed: u64) -> common::Link {
+        let (mut free, mut random) = ([0u64; 2], Rng::new(seed));
+        Box::new(move |now, node, len| {
+            if random.next_u64() % 100_000 < self.lost {
+                return Fate::Lost;
+            }
+            let now = now.as_nanos();
+            let start = free[node].max(now);
+            if start - now >= self.nanos(1_500 * self.queue) {
+                return Fate::Lost;
+            }
+            free[node] = start + self.nanos(len as u64 + HEADERS);
+            let at = free[node] + self.one_way.as_nanos() as u64;
+            Fate::NotBefore(Time::from_nanos(at.next_multiple_of(self.grain.as_nanos() as u64)))
+        })
+    }
+}
+
+/// What a stream and fetches beside it came to.
+#[derive(Debug)]
+struct Figures {
+    mbit: f64,
+    /// Of the fetches' times, milliseconds.
+    p50: f64,
+    p99: f64,
+    most: f64,
+    pings: usize,
+    lost: u64,
+    timeouts: u64,
+}
+
+/// A stream of one process for so long, and fetches of another one at a time beside it.
+fn measure(wire: Wire, control: CongestionControl, seed: u64, time: Duration) -> Figures {
+    let mut world = World::pair_with(seed, |config| {
+        config.congestion = control;
+        config.recv_buffer_bytes = 4 << 20;
+    });
+    world.delay = Duration::ZERO;
+    world.link = Some(wire.link(seed));
+    let owner = world.process(1);
+    let (bulk, ping) = (world.process(0), world.process(0));
+    let source = world.region(0, bulk, 1, MESSAGE as usize);
+    let landing = world.region(0, ping, 2, 8);
+    let (target, word) = (world.region(1, owner, 1, MESSAGE as usize), world.region(1, owner, 2, 8));
+    world.export(1, target, "bulk");
+    world.export(1, word, "word");
+    let stream = world.import(0, bulk, 1, "bulk").import;
+    let pinged = world.import(0, ping, 1, "word").import;
+    let begun = world.now;
+    let (mut posted, mut done) = (0, 0);
+    let mut pings: Vec<f64> = Vec::new();
+    let (mut asked, mut ask_at) = (None, begun);
+    while world.now.since(begun) < time {
+        while posted < done + POSTED {
+            world.send_region(0, source, stream, MESSAGE, posted);
+            posted += 1;
+        }
+        if asked.is_none() && world.now >= ask_at {
+            let (region, cookie) = (landing.region, Cookie(1 << 40));
+            let fetch = Command::Fetch { import: pinged, offset: 0, len: 8, region, region_offset: 0, cookie };
+            world.post(0, ping, fetch).expect("room");
+            asked = Some(world.now);
+        }
+        world.flush();
+        world.step();
+        while let Some(event) = world.nodes[0].events.pop_front() {
+            let Event::Completion { cookie, result, .. } = event else { continue };
+            result.expect("nothing fails");
+            if cookie == Cookie(1 << 40) {
+                let since = asked.take().expect("it was asked");
+                pings.push(world.now.since(since).as_secs_f64() * 1e3);
+                ask_at = world.now + Duration::from_millis(1);
+            } else {
+                done += 1;
+            }
+        }
+        world.nodes[1].events.clear();
+    }
+    pings.sort_by(f64::total_cmp);
+    let at = |part: f64| pings[((pings.len() - 1) as f64 * part).round() as usize];
+    let peer = world.nodes[0].engine.peers().next().expect("one peer");
+    Figures {
+        mbit: (done * MESSAGE * 8) as f64 / world.now.since(begun).as_secs_f64() / 1e6,
+        p50: at(0.5),
+        p99: at(0.99),
+        most: at(1.0),
+        pings: pings.len(),
+        lost: peer.stats.lost,
+        timeouts: peer.stats.timeouts,
+    }
+}
+
+/// What a row is to come to: megabits a second at least; milliseconds of a fetch at most, of half
+/// of them and of 99 in 100.
+type Row = (&'static str, Wire, f64, f64, f64);
+
+fn check((name, wire, mbit, p50, p99): Row) {
+    let seen = measure(wire, CongestionControl::Bbr, 3, Duration::from_millis(1_500));
+    assert!(seen.mbit >= mbit && seen.p50 <= p50 && seen.p99 <= p99, "{name}: {seen:?}");
+    assert!(seen.pings >= 30 && seen.timeouts == 0, "{name}: {seen:?}");
+}
+
+#[test]
+fn a_stream_fills_a_short_link_and_leaves_its_queue_short() {
+    check(("lan", LAN, 920.0, 1.0, 1.5));
+    check(("lan, a busy receiver", Wire { grain: Duration::from_micros(500), ..LAN }, 900.0, 1.5, 2.5));
+}
+
+#[test]
+fn a_stream_fills_a_long_link_and_leaves_its_queue_short() {
+    // Its queue takes 12 ms; what the path holds, 10.
+    check(("wan", WAN, 890.0, 11.0, 18.0));
+    check(("wan, a busy receiver", Wire { grain: Duration::from_millis(1), ..WAN }, 860.0, 13.0, 24.0));
+}
+
+#[test]
+fn losses_cost_a_stream_little() {
+    check(("lan, 1 in 100 lost", Wire { lost: 1_000, ..LAN }, 900.0, 1.5, 5.0));
+    check(("wan, 1 in 1,000 lost", Wire { lost: 100, ..WAN }, 870.0, 15.0, 25.0));
+}
