@@ -256,6 +256,7 @@ impl Wild<'_> {
             Frame::Ping(_) => frame::write_ping(self.number(), out),
             Frame::Pong(_) => frame::write_pong(self.number(), out),
             Frame::Close => frame::write_close(out),
+            Frame::Early(_) => frame::write_early(self.number() as u16, out),
             Frame::Chunk(chunk, _) => {
                 let data = vec![0xee; self.below(600) as usize];
                 self.chunk(chunk, &data).write(out);

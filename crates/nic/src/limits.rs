@@ -138,6 +138,8 @@ pub const CHUNK_WINDOW: u64 = 8_192;
 /// Control chunks may pass the receiver's byte budget by this much: errors must get out when data
 /// cannot.
 pub const CONTROL_SLACK_BYTES: usize = 256 * 1024;
+/// Chunks beyond a gap that wait for the one they follow: further ones wait for the gap to close.
+pub const EARLY_WAITING_MAX: usize = 256;
 /// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the
 /// next.
 pub const ACK_RANGES_MAX: usize = 32;

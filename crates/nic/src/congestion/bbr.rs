@@ -3,8 +3,10 @@
 //! [draft-ietf-ccwg-bbr], whose names of states and rules are kept, with these differences: what
 //! the receiver may collect before it acknowledges has room in the window; a few packets, and the
 //! part of what is under way that a probe may lose, may also be lost between probes, without any
-//! bound becoming lower; and a probe for more ends, as in BBR's second version, when after a round
-//! trip of it more than it asked for is under way.
+//! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
+//! of it more than it asked for is under way; a startup ends when all that begins a round has met a
+//! queue, or at once with too many losses, which say nothing about others; and no more than a
+//! quarter beyond what the path holds is under way while the queue is the sender's own.
 //!
 //! ```text
 //!   Startup ──▶ Drain ──▶ Down ──▶ Cruise ──▶ Refill ──▶ Up ──┐

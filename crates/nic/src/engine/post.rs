@@ -97,7 +97,7 @@ impl Engine {
             if !self.tables.inline.has_room(process) {
                 return None;
             }
-            let len = session.write_send(now, grant, offset, data, buf);
+            let len = session.write_send(now, (process, grant), offset, data, buf);
             send(to, &buf[..len]);
             let slot = self.tables.inline.put(process, data).expect("there was room");
             let kind = OpKind::Send { data: OpData::Inline { slot }, notify: None, counter: None };

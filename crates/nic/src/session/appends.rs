@@ -3,6 +3,7 @@
 //! Invariant: a record is one chunk, and so in one packet. Source: [GMS §2] send ring and receive
 //! ring.
 
+use super::early::{early_bytes, put_early};
 use super::transmit::{Runs, Taken};
 use super::tx::Body;
 use super::{Op, OpKind, Session};
@@ -42,13 +43,16 @@ impl Session {
         let alone = self.queues[usize::from(turn)].ops.len() == 1;
         let op = self.ops.get(key).expect("the caller found it");
         let (len, ack_now) = (op.len, alone && op.cookie.is_some());
+        let early = self.early_behind(self.queues[usize::from(turn)].last);
         // A record is never cut up.
-        if self.room_for(APPEND_BYTES, len, runs, out) != Some(len as usize) {
+        if self.room_for(APPEND_BYTES + early_bytes(early), len, runs, out) != Some(len as usize) {
             return Taken::Full;
         }
         runs.add(self.tx.next_number(), out);
+        put_early(early, out);
         self.encode_append(key, ack_now, out, tables, dma);
-        self.tx.push_in_flight(Body::Append { op: key, ack_now }, APPEND_BYTES + len as usize, packet);
+        self.queues[usize::from(turn)].last = Some(self.tx.next_number());
+        self.tx.push_in_flight(Body::Append { op: key, ack_now }, APPEND_BYTES + len as usize, packet, early);
         let op = self.ops.get_mut(key).expect("found above");
         op.progress = len;
         op.chunks += 1;

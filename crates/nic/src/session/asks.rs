@@ -165,7 +165,7 @@ impl Session {
         wait.at = WaitAt::Answer(self.via);
         runs.add(self.tx.next_number(), out);
         out.bytes(&buf[..len]);
-        self.tx.push_in_flight(Body::Control(buf[..len].into()), len, packet);
+        self.tx.push_in_flight(Body::Control(buf[..len].into()), len, packet, None);
         self.asks.pop();
         self.asks.note_sent(asked, uid);
         Taken::Chunk

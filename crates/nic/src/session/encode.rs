@@ -4,6 +4,7 @@
 //! Invariant: a chunk that goes again says what it said before, or, if what it told of has ended,
 //! nothing; its number stays.
 
+use super::early::put_early;
 use super::tx::Body;
 use super::{InboundFetch, Op, OpKind, Session};
 use crate::command::Dma;
@@ -21,6 +22,7 @@ impl Session {
     pub(super) fn encode(&mut self, number: u64, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         let index = (number - self.tx.base) as usize;
         self.tx.prompt |= self.tx.chunks[index].body.is_answered_at_once();
+        put_early(self.tx.chunks[index].early, out);
         match &self.tx.chunks[index].body {
             Body::Control(bytes) => out.bytes(bytes),
             Body::Nop => Chunk::Nop { ack_now: true }.write(out),

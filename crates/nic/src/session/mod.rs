@@ -1,11 +1,14 @@
 //! One session between two engines: the reliable, ordered stream of chunks in both directions.
 //!
-//! Invariants: chunks are processed exactly once and in order; an operation leaves the table when
+//! Invariants: chunks are processed exactly once, and in order but for those that may be
+//! [early](early); an operation leaves the table when
 //! no chunk names it any more; what is under way never exceeds the receiver's budget.
 
 mod ack;
+mod answers;
 mod appends;
 mod asks;
+mod early;
 mod encode;
 mod receive;
 mod reordering;
@@ -35,6 +38,7 @@ use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
 use asks::Asks;
+use early::Waiting;
 pub(crate) use receive::Outcome;
 pub(crate) use tx::Tx;
 
@@ -133,6 +137,8 @@ struct Queue {
     active: bool,
     /// Fetches and atomics of it without an answer.
     requests: usize,
+    /// Number of its last chunk.
+    last: Option<u64>,
 }
 
 /// Waits of a peer for names here, and whose they are.
@@ -169,10 +175,11 @@ impl RemoteWaits {
 struct Rx {
     /// Number of the next chunk to process.
     next: u64,
-    /// Chunks `next + 1 ..`, as far as they came.
+    /// Chunks `next + 1 ..`, as far as they came; empty ones have been processed.
     held: VecDeque<Option<Box<[u8]>>>,
     held_numbers: IntervalSet,
     held_bytes: usize,
+    early: Waiting,
     /// Largest number of a packet with chunks, and when it came.
     largest: u64,
     largest_at: Time,
@@ -295,6 +302,7 @@ impl Session {
                 held: VecDeque::new(),
                 held_numbers: IntervalSet::default(),
                 held_bytes: 0,
+                early: Waiting::default(),
                 largest: 0,
                 largest_at: now,
                 pending_packets: 0,

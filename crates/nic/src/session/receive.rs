@@ -1,4 +1,5 @@
-//! Packets that come in: each chunk once and in order, the rest held or dropped.
+//! Packets that come in: each chunk once and in order, the rest held or dropped, or processed if it
+//! may be [early](super::early).
 
 use std::net::SocketAddr;
 
@@ -78,6 +79,7 @@ impl Session {
         let mut outcome = Outcome::default();
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
+        let mut early = None;
         let duplicates = self.stats.duplicates;
         while !reader.is_empty() {
             match frame::read(&mut reader) {
@@ -88,10 +90,11 @@ impl Session {
                     };
                     next = Some(seq + 1);
                     chunks += 1;
-                    self.take_chunk(now, seq, chunk, bytes, peer, tables, dma, &mut outcome);
+                    self.take_chunk(now, seq, early.take(), chunk, bytes, peer, tables, dma, &mut outcome);
                 }
                 // Numbers near the end of u64 could not be counted on.
                 Some(Frame::Seq(seq)) if seq < u64::MAX / 2 => next = Some(seq),
+                Some(Frame::Early(back)) => early = Some(back),
                 Some(Frame::Ack(frame)) => ack = Some(frame),
                 Some(Frame::Ping(token)) => self.pinged(from, token),
                 Some(Frame::Pong(token)) => {
@@ -131,7 +134,7 @@ impl Session {
         let enough = rx.pending_packets >= ACK_EVERY_PACKETS
             || (rx.pending_packets >= 2
                 && (rx.pending_bytes >= ACK_EVERY_BYTES || rx.pending_bytes >= self.receive_budget / 4));
-        rx.ack_now |= enough || rx.held_bytes > 0;
+        rx.ack_now |= enough || !rx.held.is_empty();
         if !rx.ack_now {
             rx.ack_deadline.get_or_insert(now + ACK_DELAY);
         }
@@ -151,6 +154,7 @@ impl Session {
         &mut self,
         now: Time,
         seq: u64,
+        early: Option<u16>,
         chunk: Chunk<'_>,
         bytes: &[u8],
         peer: &NodeName,
@@ -163,11 +167,12 @@ impl Session {
             self.process(now, seq, chunk, peer, tables, dma, outcome);
             if !self.rx.held.is_empty() {
                 self.release_held(now, peer, tables, dma, outcome);
+                self.release_early(now, peer, tables, dma, outcome);
             }
         } else if seq < self.rx.next {
             self.duplicate(tables);
         } else {
-            self.hold(seq, bytes, tables);
+            self.take_beyond_gap(now, seq, early, chunk, bytes, peer, tables, dma, outcome);
         }
     }
 
@@ -177,24 +182,28 @@ impl Session {
         self.rx.ack_now = true;
     }
 
-    fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) {
+    /// Keeps a chunk beyond a gap, or nothing of one that is to be processed now; false: it cannot,
+    /// or has it.
+    pub(super) fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) -> bool {
         self.rx.ack_now = true;
         let index = seq - self.rx.next - 1;
         let room = self.receive_budget + CONTROL_SLACK_BYTES;
         if index >= CHUNK_WINDOW || self.rx.held_bytes + bytes.len() > room {
             tables.stats.out_of_window += 1;
-            return;
+            return false;
         }
         let index = index as usize;
         if self.rx.held.len() <= index {
             self.rx.held.resize_with(index + 1, || None);
         }
         if self.rx.held[index].is_some() {
-            return self.duplicate(tables);
+            self.duplicate(tables);
+            return false;
         }
         self.rx.held[index] = Some(bytes.into());
         self.rx.held_bytes += bytes.len();
         self.rx.held_numbers.insert(seq, seq + 1);
+        true
     }
 
     /// The gap has closed: what was held beyond it is processed up to the next one.
@@ -212,6 +221,9 @@ impl Session {
             let seq = self.rx.next;
             self.rx.next += 1;
             self.rx.held_bytes -= bytes.len();
+            if bytes.is_empty() {
+                continue;
+            }
             let chunk = Chunk::read(&mut Reader::new(&bytes)).expect("it was decoded before it was held");
             self.process(now, seq, chunk, peer, tables, dma, outcome);
         }
@@ -221,7 +233,7 @@ impl Session {
 
     #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in
     #[inline]
-    fn process(
+    pub(super) fn process(
         &mut self,
         now: Time,
         seq: u64,

@@ -1,26 +1,26 @@
 //! Building packets: what is lost first, then new chunks in turn over the processes, with the
 //! acknowledgement on the same packet. Data is gathered straight into the datagram.
 
-use std::collections::VecDeque;
-
+use super::early::{early_bytes, put_early};
 use super::tx::{Body, Cause, Run, SentPacket, State};
-use super::{ASKS_TURN, INBOUND_FETCH_TURN, InboundFetch, Op, OpKind, Session};
+use super::{ASKS_TURN, INBOUND_FETCH_TURN, Op, OpKind, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
 use crate::limits::{
     ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, INBOUND_REQUESTS_MAX, LENT_BYTES_MIN,
-    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, RUNS_PER_PACKET_MAX,
-    share_allows,
+    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, RUNS_PER_PACKET_MAX, share_allows,
 };
 use crate::slab::Key;
 use crate::tables::{OpData, Tables};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
-    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
-    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
+    ATOMIC_REQUEST_BYTES, Chunk, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES, NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES,
+    WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
 };
-use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
+use crate::wire::frame::{
+    EARLY_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq,
+};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
@@ -187,8 +187,9 @@ impl Session {
             && self.tx.in_flight < self.congestion.window()
             && self.tx.pacer.is_open(now, self.congestion.pacing_rate())
             && self.tx.chunks.len() < CHUNK_WINDOW as usize
-            && self.tx.span_bytes + bytes <= self.budget
-            && HEADER_BYTES + SEQ_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead() <= self.packet_bytes
+            && self.tx.span_bytes + EARLY_BYTES + bytes <= self.budget
+            && HEADER_BYTES + SEQ_BYTES + EARLY_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead()
+                <= self.packet_bytes
     }
 
     /// Whether a fetch or an atomic operation may be asked for: what is served at once has a bound.
@@ -202,10 +203,17 @@ impl Session {
     /// acknowledgement that is due with it; its length. [`note_chunk`](Self::note_chunk) is to
     /// follow, with nothing in between.
     #[inline]
-    fn write_chunk(&mut self, now: Time, buf: &mut [u8], chunk: impl FnOnce(&Session, &mut Writer<'_>)) -> usize {
+    fn write_chunk(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        buf: &mut [u8],
+        chunk: impl FnOnce(&Session, &mut Writer<'_>),
+    ) -> usize {
         let mut out = Writer::new(buf);
         out.space(HEADER_BYTES);
         write_seq(self.tx.next_number(), &mut out);
+        put_early(self.early_of(process), &mut out);
         chunk(self, &mut out);
         if self.takes_ack_along(now) {
             self.add_ack(now, 0, &mut out);
@@ -225,11 +233,13 @@ impl Session {
 
     /// Remembers the one chunk of the packet last written.
     #[inline]
-    fn note_chunk(&mut self, now: Time, body: Body, bytes: usize) {
+    fn note_chunk(&mut self, now: Time, process: ProcessId, body: Body, bytes: usize) {
         let (first, packet) = (self.tx.next_number(), self.tx.next_packet - 1);
+        let early = self.early_of(process);
+        self.queue_of(process).last = Some(first);
         let in_flight = self.tx.in_flight;
         self.tx.prompt = false;
-        self.tx.push_in_flight(body, bytes, packet);
+        self.tx.push_in_flight(body, bytes, packet, early);
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first, count: 1 };
         self.note_sent(now, packet, runs, in_flight);
@@ -237,8 +247,15 @@ impl Session {
 
     /// Writes a packet with one send; [`note_send`](Self::note_send) is to follow.
     #[inline]
-    pub(crate) fn write_send(&mut self, now: Time, grant: u64, offset: u64, data: &[u8], buf: &mut [u8]) -> usize {
-        self.write_chunk(now, buf, |_, out| {
+    pub(crate) fn write_send(
+        &mut self,
+        now: Time,
+        (process, grant): (ProcessId, u64),
+        offset: u64,
+        data: &[u8],
+        buf: &mut [u8],
+    ) -> usize {
+        self.write_chunk(now, process, buf, |_, out| {
             WriteHead::whole(false, grant, offset).write(data.len() as u32, out);
             out.bytes(data);
         })
@@ -247,18 +264,19 @@ impl Session {
     /// Remembers the send of the packet last written.
     #[inline]
     pub(crate) fn note_send(&mut self, now: Time, op: Op) {
-        let len = op.len;
+        let (process, len) = (op.process, op.len);
         let op = self.ops.insert(Op { progress: len, chunks: 1, queued: false, ..op });
         let body = Body::Write { op, part: 0, len: len as u32, last: true, ack_now: false };
-        self.note_chunk(now, body, WRITE_BYTES + len as usize);
+        self.note_chunk(now, process, body, WRITE_BYTES + len as usize);
     }
 
     /// Writes a packet with one fetch or atomic operation, and gives its length;
     /// [`note_request`](Self::note_request) is to follow.
     #[inline]
     pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key<Op>) {
+        let process = op.process;
         let key = self.ops.insert(Op { chunks: 1, queued: false, ..op });
-        (self.write_chunk(now, buf, |session, out| session.encode_request(key, out)), key)
+        (self.write_chunk(now, process, buf, |session, out| session.encode_request(key, out)), key)
     }
 
     /// Remembers the request of the packet last written.
@@ -271,7 +289,7 @@ impl Session {
             false => (Body::AtomicRequest { op }, ATOMIC_REQUEST_BYTES),
         };
         self.asked(process);
-        self.note_chunk(now, body, bytes);
+        self.note_chunk(now, process, body, bytes);
     }
 
     /// Remembers the chunks of a packet; `before` was under way without it.
@@ -463,7 +481,11 @@ impl Session {
                 // A chunk is of one range.
                 let left = op.ranges.as_ref().map_or(all_left, |ranges| ranges.place(op.progress, op.len).1);
                 let (part, wants_answer) = (op.progress, op.cookie.is_some());
-                let Some(mut take) = self.room_for(head, left, runs, out) else { return Taken::Full };
+                // One that takes more than a chunk has its last bytes wait for the rest.
+                let may_be_early = part == 0 && left == all_left;
+                let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| may_be_early);
+                let marked = early_bytes(early);
+                let Some(mut take) = self.room_for(head + marked, left, runs, out) else { return Taken::Full };
                 if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
                     if self.lent.is_some() && left >= LENT_BYTES_MIN as u64 {
                         // A packet lends one piece; this one goes from its place with the next.
@@ -481,11 +503,14 @@ impl Session {
                 let last = all_left == take as u64;
                 let number = self.tx.next_number();
                 runs.add(number, out);
+                let early = early.filter(|_| last);
+                put_early(early, out);
                 let ack_now = last && wants_answer && alone;
                 self.encode_write(key, part, take as u32, last, ack_now, out, tables, dma);
                 let bytes = take + if last { head } else { WRITE_BYTES + by_token };
                 let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
-                self.tx.push_in_flight(body, bytes, packet);
+                self.queues[usize::from(turn)].last = Some(number);
+                self.tx.push_in_flight(body, bytes, packet, early);
                 let op = self.ops.get_mut(key).expect("found above");
                 op.progress += take as u64;
                 op.chunks += 1;
@@ -509,12 +534,17 @@ impl Session {
         if counts && !self.may_ask(process) {
             return Taken::HeldBack;
         }
-        if self.room_for(bytes, 0, runs, out).is_none() {
+        // A flush waits for all that was sent before it, whoever sent it.
+        let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| counts);
+        if self.room_for(bytes + early_bytes(early), 0, runs, out).is_none() {
             return Taken::Full;
         }
-        runs.add(self.tx.next_number(), out);
+        let number = self.tx.next_number();
+        runs.add(number, out);
+        put_early(early, out);
         self.encode_request(key, out);
-        self.tx.push_in_flight(body, bytes, packet);
+        self.queues[usize::from(turn)].last = Some(number);
+        self.tx.push_in_flight(body, bytes, packet, early);
         if counts {
             self.asked(process);
         }
@@ -529,84 +559,6 @@ impl Session {
         if let Some(op) = self.ops.get_mut(key) {
             op.queued = false;
         }
-    }
-
-    fn take_inbound_fetch(
-        &mut self,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) -> Taken {
-        let front = self.inbound_fetch_queue.front().and_then(|(_, of_process)| of_process.front());
-        let Some(&key) = front else { return Taken::Empty };
-        let fetch = self.inbound_fetches.get(key).expect("a queued fetch is in the table");
-        let (part, left) = (fetch.progress, fetch.len - fetch.progress);
-        if self.inbound_fetch_target(key, tables).is_none() {
-            self.fail_inbound_fetch(key);
-            self.dequeue_inbound_fetch(key);
-            // The failure has its number now and goes before anything new.
-            return Taken::Full;
-        }
-        let Some(take) = self.room_for(FETCH_DATA_BYTES, left, runs, out) else { return Taken::Full };
-        let last = left == take as u64;
-        runs.add(self.tx.next_number(), out);
-        self.encode_fetch_data(key, part, take as u32, last, out, tables, dma);
-        let body = Body::FetchData { fetch: key, part, len: take as u32, last };
-        self.tx.push_in_flight(body, FETCH_DATA_BYTES + take, packet);
-        let fetch = self.inbound_fetches.get_mut(key).expect("found above");
-        fetch.progress += take as u64;
-        fetch.chunks += 1;
-        if last {
-            self.dequeue_inbound_fetch(key);
-        } else {
-            // Fetches take turns too, piece by piece, and so do the processes that wait for them.
-            self.inbound_fetch_queue.front_mut().expect("seen above").1.rotate_left(1);
-            self.inbound_fetch_queue.rotate_left(1);
-        }
-        Taken::Chunk
-    }
-
-    fn dequeue_inbound_fetch(&mut self, key: Key<InboundFetch>) {
-        if let Some((process, mut rest)) = self.inbound_fetch_queue.pop_front() {
-            rest.pop_front();
-            if !rest.is_empty() {
-                self.inbound_fetch_queue.push_back((process, rest));
-            }
-        }
-        if let Some(fetch) = self.inbound_fetches.get_mut(key) {
-            fetch.queued = false;
-        }
-        self.release_inbound_fetch(key);
-    }
-
-    /// Queues the answer to a fetch of a process of the other side.
-    pub(super) fn serve(&mut self, process: u32, ticket: u64, grant: u64, offset: u64, len: u64) {
-        let key = self.inbound_fetches.insert(InboundFetch {
-            ticket,
-            grant,
-            offset,
-            len,
-            progress: 0,
-            chunks: 0,
-            queued: true,
-            failed: false,
-        });
-        // As many as that side may have, whatever it says.
-        let process = ProcessId(process).slot() as u32 % PROCESSES_MAX as u32;
-        match self.inbound_fetch_queue.iter_mut().find(|(of, _)| *of == process) {
-            Some((_, waiting)) => waiting.push_back(key),
-            None => self.inbound_fetch_queue.push_back((process, VecDeque::from([key]))),
-        }
-        if !self.inbound_fetches_active {
-            self.inbound_fetches_active = true;
-            self.active.push_back(INBOUND_FETCH_TURN);
-        }
-    }
-
-    pub(super) fn queue_atomic_reply(&mut self, ticket: u64, old: u64) {
-        self.tx.queue(Body::AtomicReply { ticket, old }, ATOMIC_REPLY_BYTES, Cause::Answer);
     }
 
     /// Queues a chunk that carries no data, and that the peer has not asked for.
@@ -624,7 +576,7 @@ impl Session {
         let mut out = Writer::new(&mut buf);
         chunk.write(&mut out);
         let len = out.len();
-        self.tx.queue(Body::Control(buf[..len].into()), len, cause)
+        self.tx.queue(Body::Control(buf[..len].into()), len, cause, None)
     }
 
     /// Queues a message of the driver, whose parts together are no longer than
@@ -636,7 +588,7 @@ impl Session {
         bytes.extend_from_slice(&(len as u32).to_le_bytes());
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         let size = bytes.len();
-        self.tx.queue(Body::Control(bytes.into()), size, Cause::Message);
+        self.tx.queue(Body::Control(bytes.into()), size, Cause::Message, None);
     }
 
     /// Bytes of the longest message: it fits a packet beside everything else that may be there.
@@ -647,7 +599,7 @@ impl Session {
 
     /// The first chunk of an initiator: it proves to the other side that the handshake is done.
     pub(crate) fn queue_nop(&mut self) {
-        self.tx.queue(Body::Nop, NOP_BYTES, Cause::Own);
+        self.tx.queue(Body::Nop, NOP_BYTES, Cause::Own, None);
     }
 }
 

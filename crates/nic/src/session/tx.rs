@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::early::early_bytes;
 use super::reordering::Reordering;
 use super::{InboundFetch, Op};
 use crate::congestion::{LostPacket, Pacer, RoundTrip, Snapshot};
@@ -94,6 +95,8 @@ pub(crate) struct TxChunk {
     pub(crate) state: State,
     pub(crate) cause: Cause,
     pub(crate) bytes: u32,
+    /// It may be processed early: see [`early`](super::early).
+    pub(crate) early: Option<u16>,
     /// Packet it was last sent in.
     pub(crate) packet: u64,
     /// It counted as lost once, in that reduction of the window; 0: in none.
@@ -167,8 +170,9 @@ impl Tx {
     }
 
     /// Numbers a chunk and queues it for sending.
-    pub(crate) fn queue(&mut self, body: Body, bytes: usize, cause: Cause) -> u64 {
+    pub(crate) fn queue(&mut self, body: Body, bytes: usize, cause: Cause, early: Option<u16>) -> u64 {
         let number = self.next_number();
+        let bytes = bytes + early_bytes(early);
         self.span_bytes += bytes;
         match cause {
             Cause::Own => {}
@@ -180,6 +184,7 @@ impl Tx {
             state: State::Queued,
             cause,
             bytes: bytes as u32,
+            early,
             packet: 0,
             lost: None,
         });
@@ -189,12 +194,13 @@ impl Tx {
 
     /// Numbers a chunk that is in packet `packet`, being built.
     #[inline]
-    pub(crate) fn push_in_flight(&mut self, body: Body, bytes: usize, packet: u64) {
+    pub(crate) fn push_in_flight(&mut self, body: Body, bytes: usize, packet: u64, early: Option<u16>) {
+        let bytes = bytes + early_bytes(early);
         self.span_bytes += bytes;
         self.in_flight += bytes;
         self.prompt |= body.is_answered_at_once();
         let (state, cause) = (State::InFlight, Cause::Own);
-        self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet, lost: None });
+        self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, early, packet, lost: None });
     }
 
     /// Whether the peer has asked for more than it may without acknowledging the answers. What this

@@ -12,10 +12,12 @@ const SEQ: u8 = 0x02;
 const PING: u8 = 0x03;
 const PONG: u8 = 0x04;
 const CLOSE: u8 = 0x05;
+const EARLY: u8 = 0x06;
 
 /// Bytes of these frames.
 pub(crate) const SEQ_BYTES: usize = 9;
 pub(crate) const PING_BYTES: usize = 9;
+pub(crate) const EARLY_BYTES: usize = 3;
 const ACK_BYTES: usize = 30;
 const ACK_RANGE_BYTES: usize = 8;
 
@@ -59,6 +61,9 @@ pub(crate) enum Frame<'a> {
     Ping(u64),
     Pong(u64),
     Close,
+    /// The next chunk may be processed before the ones in front of it, once the one so far back has
+    /// been; 0: at once.
+    Early(u16),
     /// With its bytes, for the case that it must be held.
     Chunk(Chunk<'a>, &'a [u8]),
 }
@@ -86,6 +91,7 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
         PING => Frame::Ping(reader.u64()?),
         PONG => Frame::Pong(reader.u64()?),
         CLOSE => Frame::Close,
+        EARLY => Frame::Early(reader.u16()?),
         _ => return None,
     })
 }
@@ -146,6 +152,12 @@ pub(crate) fn write_ack(
 pub(crate) fn write_seq(seq: u64, out: &mut Writer<'_>) {
     out.u8(SEQ);
     out.u64(seq);
+}
+
+#[inline]
+pub(crate) fn write_early(back: u16, out: &mut Writer<'_>) {
+    out.u8(EARLY);
+    out.u16(back);
 }
 
 pub(crate) fn write_ping(token: u64, out: &mut Writer<'_>) {

@@ -1,0 +1,125 @@
+//! Chunks that are processed before those in front of them have come.
+//!
+//! Between two nodes there is one row of chunks, and a gap in it holds up what is behind. What
+//! order demands is less: the operations of one process in their order, an answer after the
+//! failures before it (docs/memory-model.md). So a chunk that is an operation, or an answer, by
+//! itself says which one it must follow, and is processed once that one has been. Its number counts
+//! as held until the gap closes.
+//!
+//! Invariants: a chunk is marked only if it is all of its operation; the one it names is of the
+//! same process, or a failure; each is processed once, for what has been stays in the row as an
+//! empty one.
+
+use super::Session;
+use super::receive::Outcome;
+use crate::command::Dma;
+use crate::ids::{NodeName, ProcessId};
+use crate::limits::EARLY_WAITING_MAX;
+use crate::tables::Tables;
+use crate::time::Time;
+use crate::wire::chunk::Chunk;
+use crate::wire::frame::{EARLY_BYTES, write_early};
+use crate::wire::{Reader, Writer};
+
+/// Bytes that a mark takes.
+#[inline]
+pub(super) fn early_bytes(early: Option<u16>) -> usize {
+    if early.is_some() { EARLY_BYTES } else { 0 }
+}
+
+/// Writes it.
+#[inline]
+pub(super) fn put_early(early: Option<u16>, out: &mut Writer<'_>) {
+    if let Some(back) = early {
+        write_early(back, out);
+    }
+}
+
+/// Chunks that wait for the one they follow: their number and that one's.
+#[derive(Default)]
+pub(super) struct Waiting(Vec<(u64, u64)>);
+
+impl Session {
+    /// How far back the chunk is that the next one must follow, `last`; `None`: it needs no mark,
+    /// for it follows what is right in front of it.
+    #[inline]
+    pub(super) fn early_behind(&self, last: Option<u64>) -> Option<u16> {
+        // With nothing unacknowledged there is nothing to pass.
+        let in_front = self.tx.chunks.back()?;
+        let number = self.tx.next_number();
+        match last.filter(|last| *last >= self.tx.base) {
+            None => Some(0),
+            Some(last) if last + 1 == number && in_front.early.is_none() => None,
+            Some(last) => u16::try_from(number - last).ok(),
+        }
+    }
+
+    /// The same of an operation of a process.
+    #[inline]
+    pub(super) fn early_of(&self, process: ProcessId) -> Option<u16> {
+        self.early_behind(self.queues.get(process.slot()).and_then(|queue| queue.last))
+    }
+
+    /// The same of an answer: it follows the failures that were reported before it.
+    #[inline]
+    pub(super) fn early_answer(&self) -> Option<u16> {
+        self.early_behind(self.tx.barrier.checked_sub(1))
+    }
+
+    fn is_processed(&self, number: u64) -> bool {
+        let Some(beyond) = number.checked_sub(self.rx.next) else { return true };
+        let index = beyond.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let held = index.and_then(|index| self.rx.held.get(index));
+        held.is_some_and(|held| held.as_ref().is_some_and(|bytes| bytes.is_empty()))
+    }
+
+    /// Takes a chunk before which others are missing.
+    #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in
+    pub(super) fn take_beyond_gap(
+        &mut self,
+        now: Time,
+        seq: u64,
+        early: Option<u16>,
+        chunk: Chunk<'_>,
+        bytes: &[u8],
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        // Nothing is so far back that it was never sent.
+        let follows = early.and_then(|back| seq.checked_sub(back.into()));
+        let ready = follows.is_some_and(|number| number == seq || self.is_processed(number));
+        if !self.hold(seq, if ready { &[] } else { bytes }, tables) {
+            return;
+        }
+        if ready {
+            self.process(now, seq, chunk, peer, tables, dma, outcome);
+            self.release_early(now, peer, tables, dma, outcome);
+        } else if let Some(number) = follows.filter(|_| self.rx.early.0.len() < EARLY_WAITING_MAX) {
+            self.rx.early.0.push((seq, number));
+        }
+    }
+
+    /// Processes those of which the one they follow has been.
+    pub(super) fn release_early(
+        &mut self,
+        now: Time,
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        let next = self.rx.next;
+        self.rx.early.0.retain(|(seq, _)| *seq > next);
+        while let Some(at) = self.rx.early.0.iter().position(|(_, follows)| self.is_processed(*follows)) {
+            let (seq, _) = self.rx.early.0.remove(at);
+            let index = (seq - self.rx.next - 1) as usize;
+            let Some(held) = self.rx.held.get_mut(index).and_then(Option::as_mut) else { continue };
+            let bytes = std::mem::take(held);
+            self.rx.held_bytes -= bytes.len();
+            let Some(chunk) = Chunk::read(&mut Reader::new(&bytes)) else { continue };
+            self.process(now, seq, chunk, peer, tables, dma, outcome);
+        }
+    }
+}
