@@ -30,6 +30,8 @@ const FEATURES: &str = "vmmc-sockets/tokio";
 const SIM_SEEDS: std::ops::Range<u64> = 1..2001;
 /// Seeds that change with each commit, of clusters and as many of stream sockets.
 const FRESH_SEEDS: u64 = 500;
+/// Seeds of links, that every check runs: their bounds are of rates and times.
+const LINK_SEEDS: std::ops::Range<u64> = 0..500;
 /// Longest time for one step; a hang is a failure, not a stuck machine.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
@@ -51,7 +53,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("ciphers", "the build with AES-256-GCM", ciphers),
         step(
             "sim",
-            "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit",
+            "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit; 500 of links",
             sim,
         ),
         step("examples", "the tutorial, each with real processes", examples),
@@ -231,6 +233,9 @@ fn sim() -> Outcome {
         if let Failed(why) = vmmc(log, &words) {
             return Failed(why);
         }
+    }
+    if let Failed(why) = vmmc("sim-network", &["sim", "--network", "--seeds", &span(&LINK_SEEDS)]) {
+        return Failed(why);
     }
     let outcome = vmmc("sim", &["sim", "--seeds", &span(&SIM_SEEDS)]);
     last_line_on_pass(outcome, "sim")

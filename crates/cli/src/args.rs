@@ -4,6 +4,7 @@
 
 pub(crate) mod ping;
 pub(crate) mod run;
+pub(crate) mod sim;
 pub(crate) mod utlb;
 
 use crate::commands::supervise::RunAs;
@@ -14,7 +15,6 @@ use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ pub(crate) enum Command {
     /// Run a whole cluster in this process, on a virtual clock, from a seed, with faults and
     /// checkers
     #[command(after_help = EXIT_CODES)]
-    Sim(Sim),
+    Sim(sim::Sim),
     /// Address translation: simulate, compare with the papers, handle traces
     #[command(subcommand, after_help = EXIT_CODES)]
     Utlb(utlb::Utlb),
@@ -759,38 +759,4 @@ pub(crate) struct Explain {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// A simulated cluster.
-#[derive(Args, Debug)]
-pub(crate) struct Sim {
-    /// Nodes; by the seed if not given
-    #[arg(long, value_parser = clap::value_parser!(u64).range(vmmc_sim::limits::NODES_MIN as u64..=vmmc_sim::limits::NODES_MAX as u64))]
-    pub(crate) nodes: Option<u64>,
-    /// The seed that everything else is drawn from
-    #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
-    pub(crate) seed: u64,
-    /// Seeds A up to, not including, B
-    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
-    pub(crate) seeds: Option<Range<u64>>,
-    /// Instead of a cluster the protocol of stream sockets, with forks and deaths at both ends of a
-    /// connection
-    #[arg(long, conflicts_with_all = ["nodes", "steps", "trace"])]
-    pub(crate) sockets: bool,
-    /// Actions of the workload in a run
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) steps: Option<u64>,
-    /// Print the events of a failing run before the failure, all that were kept
-    #[arg(long)]
-    pub(crate) trace: bool,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or_else(|| format!("write A..B, for example 0..2000, not {text:?}"))?;
-    let number = |t: &str| t.trim().parse::<u64>().map_err(|_| format!("{t:?} is no seed"));
-    let seeds = number(from)?..number(to)?;
-    if seeds.is_empty() { Err(format!("there is no seed in {text}")) } else { Ok(seeds) }
 }

@@ -208,6 +208,25 @@ fn simulated_seeds_hold_and_replay() {
 }
 
 #[test]
+fn simulated_links_hold_replay_and_can_be_drawn() {
+    let plot = std::env::temp_dir().join(format!("vmmc-links-{}.svg", std::process::id()));
+    let path = plot.to_str().expect("a path of letters");
+    let run = || json(&["sim", "--network", "--seed", "8", "--congestion", "bbr", "--plot", path, "--json"]);
+    let first = run();
+    assert_eq!((&first["control"], &first["failures"]), (&"bbr".into(), &serde_json::json!([])));
+    assert_eq!(first["digest"], run()["digest"]);
+    let drawn = std::fs::read_to_string(&plot).expect("it was written");
+    std::fs::remove_file(&plot).expect("it is there");
+    assert!(drawn.contains("stream 0") && drawn.contains("queue, KB") && drawn.ends_with("</svg>\n"));
+    let sweep = json(&["sim", "--network", "--seeds", "0..10", "--json"]);
+    assert_eq!((&sweep["runs"], &sweep["failures"]), (&10.into(), &serde_json::json!([])));
+    assert!(sweep["goals"].as_array().is_some_and(|goals| goals.iter().any(|goal| goal["name"] == "Jain's index")));
+    fails(2, &["sim", "--network", "--nodes", "3"]);
+    fails(2, &["sim", "--congestion", "bbr"]);
+    fails(2, &["sim", "--network", "--seeds", "0..2", "--plot", path]);
+}
+
+#[test]
 fn stats_and_explain_speak_of_a_running_node() {
     let node = Node::start("stats", &["--plain"]);
     let stats = json(&["stats", "--name", &node.name, "--json"]);

@@ -3,7 +3,8 @@
 //!
 //! [`run`] takes [`Options`] and gives a [`Report`], or the [`Failure`] of the first property that
 //! did not hold, with the command that replays it. [`run_many`] does a range of seeds on several
-//! threads.
+//! threads. [`run_links`] has streams in the place of the workload, and links with a rate, a queue
+//! and competitors in the place of the faulty network.
 //!
 //! ```text
 //!   workload ──post, export, import──▶ Engine 0 ──datagrams──▶ ┌─────────┐
@@ -42,6 +43,7 @@ mod gauges;
 mod hosted;
 mod judge;
 pub mod limits;
+mod links;
 mod many;
 mod memory;
 mod model;
@@ -64,6 +66,10 @@ mod workload;
 mod tests;
 
 pub use hosted::{Hosted, HostedError, HostedOptions};
+pub use links::{
+    Goal, GoalSummary, LinkFailure, LinkOptions, LinkReport, LinkSweep, Moment, Shape, TcpKind, run_links,
+    run_links_many,
+};
 pub use many::{Sweep, run_many};
 pub use options::{Faults, Mode, Options};
 pub use report::{EngineCounts, Failure, FaultCounts, Report};

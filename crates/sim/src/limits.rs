@@ -72,3 +72,20 @@ pub(crate) const REST_NS: u64 = 2_000_000_000;
 pub(crate) const IDLE_NS: u64 = 5_000_000_000;
 /// A cluster with nothing outstanding may send this many packets per node while it is watched.
 pub(crate) const IDLE_PACKETS_PER_NODE_MAX: u64 = 4;
+
+/// Bytes of IP and UDP headers of a datagram on a link.
+pub(crate) const LINK_HEADERS_BYTES: u64 = 28;
+/// Time between two looks at a run over links: ten in the shortest time that a stream may stand.
+pub(crate) const LINK_SAMPLE_NS: u64 = 10_000_000;
+/// How long a stream may take to be let in: a lost hello is sent again within 200 ms.
+pub(crate) const LINK_SETUP_NS: u64 = 5_000_000_000;
+/// Events of a run over links before it is called a livelock: ten times those of the longest.
+pub(crate) const LINK_EVENTS_MAX: u64 = 5_000_000;
+/// What may be under way to a node from each peer: more than a stream has, so that nothing but the
+/// window holds it back. Daemons have 2 to 8 MiB.
+pub(crate) const LINK_BUDGET_BYTES: usize = 4 << 20;
+/// How much later than at its pace a node may send: timers are exact, so it is the quantum of the
+/// pace and the time until the next look.
+pub(crate) const LINK_PACE_SLACK_NS: u64 = 2_000_000;
+/// Longest time in which a stream may get nothing.
+pub(crate) const LINK_STILL_NS_MAX: u64 = 1_000_000_000;

@@ -26,25 +26,45 @@ pub fn run_many(
     options: impl Fn(u64) -> Options + Sync,
     progress: impl Fn(u64, u64) -> bool + Sync,
 ) -> Sweep {
+    let mut sweep = Sweep::default();
+    let mut finished = 0;
+    spread(
+        seeds,
+        threads,
+        |seed| crate::run(options(seed)),
+        |_, result| {
+            match result {
+                Ok(report) => sweep.report.add(&report),
+                Err(failure) => sweep.failures.push(*failure),
+            }
+            finished += 1;
+            progress(finished, sweep.failures.len() as u64)
+        },
+    );
+    sweep.failures.sort_by_key(|failure| (failure.options.seed, failure.options.nodes));
+    sweep
+}
+
+/// Runs every seed on some threads and gives each result to `take`, in the order in which they
+/// come, until that says false.
+pub(crate) fn spread<T: Send>(
+    seeds: Range<u64>,
+    threads: usize,
+    run: impl Fn(u64) -> T + Sync,
+    take: impl FnMut(u64, T) -> bool + Send,
+) {
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
-    let done = Mutex::new((0, Sweep::default()));
+    let take = Mutex::new(take);
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 break;
             }
-            let result = crate::run(options(seed));
-            let mut done = done.lock().expect("no thread panics while it holds the lock");
-            done.0 += 1;
-            match result {
-                Ok(report) => done.1.report.add(&report),
-                Err(failure) => done.1.failures.push(*failure),
-            }
-            let (finished, failed) = (done.0, done.1.failures.len() as u64);
-            drop(done);
-            if !progress(finished, failed) {
+            let result = run(seed);
+            let mut take = take.lock().expect("no thread panics while it holds the lock");
+            if !take(seed, result) {
                 stop.store(true, Ordering::Relaxed);
             }
         }
@@ -55,7 +75,4 @@ pub fn run_many(
         }
         work();
     });
-    let (_, mut sweep) = done.into_inner().expect("all threads have ended");
-    sweep.failures.sort_by_key(|failure| (failure.options.seed, failure.options.nodes));
-    sweep
 }

@@ -177,6 +177,13 @@ impl FaultCounts {
     }
 }
 
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
 /// A property that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {

@@ -16,7 +16,7 @@ use crate::judge::Verdict;
 use crate::limits::{IDLE_NS, PROBE_PATIENCE_NS, REST_NS};
 use crate::model::{ImportState, Op, Outcome, ProcKey, RegionUse, Seen, Wanted};
 use crate::options::Options;
-use crate::report::{EngineCounts, Failure, FaultCounts, Report};
+use crate::report::{EngineCounts, Failure, FaultCounts, Report, panic_message};
 use crate::tamper::Tamper;
 
 /// Runs one seed.
@@ -46,9 +46,7 @@ pub(crate) fn run_tampered(options: Options, tamper: Option<Box<dyn Tamper>>) ->
     let mut cluster = Cluster::new(options, tamper);
     let caught = catch_unwind(AssertUnwindSafe(|| cluster.play()));
     if let Err(panic) = caught {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        let message = text.unwrap_or_else(|| "a panic without a message".to_owned());
+        let message = panic_message(&*panic);
         cluster.judge.verdict.get_or_insert(Verdict { checker: "panic", message });
     }
     cluster.finish(began.elapsed())

@@ -3,7 +3,9 @@
 //! Invariant: a failing seed is printed with the command that replays it, and makes the exit
 //! code 6.
 
-use crate::args::Sim;
+mod network;
+
+use crate::args::sim::Sim;
 use crate::failure::Failure;
 use crate::measure::plan::progress;
 use vmmc_sim::{Options, Report, Sweep, run_many};
@@ -18,12 +20,14 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     if sim.sockets {
         return sockets(sim, seeds);
     }
+    if sim.network {
+        return network::run(sim, seeds);
+    }
     let count = seeds.end - seeds.start;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count as usize);
     let bar = progress(count);
     let sweep = run_many(
         seeds,
-        threads,
+        threads(count),
         |seed| options(sim, seed),
         |finished, failed| {
             bar.set_position(finished);
@@ -39,7 +43,16 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     } else {
         crate::output(&text(&sweep))?
     }
-    match sweep.failures.len() {
+    outcome(sweep.failures.len(), count)
+}
+
+/// Threads for so many seeds.
+fn threads(seeds: u64) -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(seeds as usize)
+}
+
+fn outcome(failed: usize, count: u64) -> Result<(), Failure> {
+    match failed {
         0 => Ok(()),
         failed => Err(Failure::Check(format!("{failed} of {count} seeds failed"))),
     }
@@ -81,10 +94,7 @@ fn sockets(sim: &Sim, seeds: std::ops::Range<u64>) -> Result<(), Failure> {
         out += &crate::report::table::align(&["every property held in", "count"], &lines, 1);
         crate::output(&out)?;
     }
-    match failures.len() {
-        0 => Ok(()),
-        failed => Err(Failure::Check(format!("{failed} of {count} seeds failed"))),
-    }
+    outcome(failures.len(), count)
 }
 
 fn options(sim: &Sim, seed: u64) -> Options {

@@ -1,0 +1,80 @@
+//! What must hold at every moment of a run over links: memory and windows within their bounds,
+//! pacing and streams that go on. Order and exactly-once are judged where messages are announced
+//! ([`super::world`]), what can only be said of a whole run is in [`super::goals`].
+//!
+//! Invariant: a checker reads levels and changes nothing.
+
+use vmmc_nic::limits as nic;
+use vmmc_nic::{PeerInfo, PeerState};
+
+use super::stream::SLOTS;
+use super::world::World;
+use crate::limits::{LINK_BUDGET_BYTES, LINK_PACE_SLACK_NS, LINK_STILL_NS_MAX};
+
+/// Packets by whose time the next one may be late at the pace: a quantum, and the one before.
+const PACKETS_LATE: u64 = 4;
+
+impl World<'_> {
+    /// Looks at every node, stream and link.
+    pub(crate) fn look(&mut self) {
+        for node in 0..self.nodes.len() {
+            let peers: Vec<PeerInfo> = self.nodes[node].engine.peers().collect();
+            for peer in peers {
+                self.look_at_peer(node, &peer);
+            }
+        }
+        for link in 0..self.links.len() {
+            let (queued, room) = (self.links[link].queued_max, self.links[link].spec.queue_bytes);
+            self.level(link, "bytes in the queue of a link", queued, room);
+        }
+        for stream in 0..self.streams.len() {
+            self.look_at_stream(stream);
+        }
+    }
+
+    fn look_at_peer(&mut self, node: usize, peer: &PeerInfo) {
+        let budget = (LINK_BUDGET_BYTES + nic::CONTROL_SLACK_BYTES) as u64;
+        self.level(node, "bytes of window", peer.window_bytes as u64, nic::WINDOW_MAX_BYTES as u64);
+        self.level(node, "bytes in flight to one peer", peer.in_flight_bytes as u64, budget);
+        self.level(node, "bytes held out of order for one peer", peer.held_bytes as u64, budget);
+        self.level(node, "chunks held out of order for one peer", peer.held_chunks as u64, nic::CHUNK_WINDOW);
+        self.level(node, "operations queued for one peer", peer.queued_ops as u64, SLOTS);
+        self.look_at_pace(node, peer);
+    }
+
+    /// Who has something to send, and room in the window, sends.
+    fn look_at_pace(&mut self, node: usize, peer: &PeerInfo) {
+        let packet = peer.paths.iter().find(|path| path.active).map_or(0, |path| path.mtu_bytes as u64);
+        let room = peer.window_bytes.min(LINK_BUDGET_BYTES) as u64;
+        let may_send = peer.state == PeerState::Up && peer.in_flight_bytes as u64 + 2 * packet <= room;
+        let Some(congestion) = peer.congestion.filter(|_| may_send && peer.queued_ops > 0) else { return };
+        let pace_ns = congestion.pace.map_or(0, |pace| PACKETS_LATE * packet * 1_000_000_000 / pace.max(1));
+        let (waits_ns, bound_ns) = (self.now_ns - self.nodes[node].sent_ns, pace_ns + LINK_PACE_SLACK_NS);
+        if waits_ns > bound_ns {
+            self.fail(
+                "pacing",
+                format!("node {node} has room and {} operations to send, and has sent nothing for {waits_ns} ns; at its pace it may be {bound_ns}; {congestion:?}", peer.queued_ops),
+            );
+        }
+    }
+
+    fn look_at_stream(&mut self, index: usize) {
+        let stream = &self.streams[index];
+        let since_ns = match (stream.began_ns, stream.is_over()) {
+            (_, true) => return,
+            (Some(began_ns), _) => began_ns.max(stream.moved_ns),
+            (None, _) => self.scenario.starts_ns[index],
+        };
+        let still_ns = self.now_ns.saturating_sub(since_ns);
+        if still_ns > LINK_STILL_NS_MAX {
+            self.fail("starvation", format!("stream {index} has not moved for {} ms", still_ns / 1_000_000));
+        }
+    }
+
+    fn level(&mut self, node: usize, what: &'static str, value: u64, bound: u64) {
+        let value = self.tamper.level(what, value);
+        if value > bound {
+            self.fail("bounded-memory", format!("{node} has {value} {what}, the limit is {bound}"));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Runs over links hold, are the same every time, and every checker is shown to fail.
+
+use vmmc_nic::{CongestionControl, Event, OpError};
+
+use super::tamper::LinkTamper;
+use super::*;
+
+const SEEDS: u64 = 20;
+
+fn options(seed: u64) -> LinkOptions {
+    LinkOptions { seed, congestion: None }
+}
+
+#[track_caller]
+fn hold(options: LinkOptions) -> LinkReport {
+    run_links(options).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+fn without_wall_time(report: LinkReport) -> LinkReport {
+    LinkReport { wall_time: Duration::ZERO, ..report }
+}
+
+/// The run of a seed that has this shape and control.
+fn seed_of(shape: Shape, control: CongestionControl) -> u64 {
+    let is = |seed: &u64| {
+        let drawn = Scenario::draw(*seed, None);
+        (drawn.shape, drawn.control) == (shape, control)
+    };
+    (0..SEEDS).find(is).expect("ten seeds have all of them")
+}
+
+#[test]
+fn a_small_sweep_holds_and_does_what_it_says() {
+    let sweep = run_links_many(0..SEEDS, 2, None, |_, _| true);
+    assert!(sweep.failures.is_empty(), "{}", sweep.failures[0]);
+    assert_eq!(sweep.runs, SEEDS);
+    assert!(sweep.packets > 100_000 && sweep.dropped > 0 && sweep.lost > 0 && sweep.late > 0, "{sweep:?}");
+    for shape in Shape::ALL {
+        let goals = sweep.goals.iter().filter(|goal| goal.shape == shape);
+        let runs: u64 = goals.filter(|goal| goal.name == "utilisation").map(|goal| goal.runs).sum();
+        assert_eq!(runs, SEEDS / 5, "{shape:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..5 {
+        let first = without_wall_time(hold(options(seed)));
+        assert_eq!(first, without_wall_time(hold(options(seed))));
+        assert_ne!(first.digest, hold(options(seed + 5)).digest);
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_result() {
+    let sweep = |threads| LinkSweep { wall_time: Duration::ZERO, ..run_links_many(0..5, threads, None, |_, _| true) };
+    assert_eq!(sweep(1), sweep(3));
+}
+
+#[test]
+fn the_congestion_control_can_be_chosen() {
+    let [bbr, cubic] = CongestionControl::ALL.map(|control| hold(LinkOptions { congestion: Some(control), seed: 1 }));
+    assert_eq!((bbr.control, cubic.control), (CongestionControl::Bbr, CongestionControl::Cubic));
+    assert_ne!(bbr.digest, cubic.digest);
+}
+
+#[test]
+fn a_failure_names_the_command_that_replays_it() {
+    let options = LinkOptions { seed: 7, congestion: Some(CongestionControl::Cubic) };
+    let failure = run_tampered(options, &mut Bug { deposit: |_| 2, ..HONEST }).expect_err("a bug was planted");
+    assert_eq!(failure.replay_command(), "vmmc sim --network --seed 7 --congestion cubic");
+    assert!(failure.to_string().contains("exactly-once"));
+}
+
+/// A bug made of functions; their argument counts calls.
+struct Bug {
+    deposit: fn(u64) -> usize,
+    event: fn(u64, Event) -> Vec<Event>,
+    level: fn(&'static str, u64) -> u64,
+    late_ns: fn(u64, usize) -> u64,
+    /// Of the count, the time and the node.
+    swallows: fn(u64, u64, usize) -> bool,
+    control: Option<CongestionControl>,
+    calls: u64,
+}
+
+const HONEST: Bug = Bug {
+    deposit: |_| 1,
+    event: |_, event| vec![event],
+    level: |_, value| value,
+    late_ns: |_, _| 0,
+    swallows: |_, _, _| false,
+    control: None,
+    calls: 0,
+};
+
+impl LinkTamper for Bug {
+    fn deposit(&mut self, _bytes: usize) -> usize {
+        self.calls += 1;
+        (self.deposit)(self.calls)
+    }
+    fn event(&mut self, event: Event) -> Vec<Event> {
+        self.calls += 1;
+        (self.event)(self.calls, event)
+    }
+    fn level(&mut self, what: &'static str, value: u64) -> u64 {
+        (self.level)(what, value)
+    }
+    fn late_ns(&mut self, now_ns: u64, node: usize) -> u64 {
+        (self.late_ns)(now_ns, node)
+    }
+    fn swallows(&mut self, now_ns: u64, node: usize) -> bool {
+        self.calls += 1;
+        (self.swallows)(self.calls, now_ns, node)
+    }
+    fn control(&mut self) -> Option<CongestionControl> {
+        self.control
+    }
+}
+
+/// Runs with the bug until the checker has named it.
+#[track_caller]
+fn is_found_by(checker: &str, shape: Shape, control: CongestionControl, bug: impl Fn() -> Bug) {
+    let mut found = Vec::new();
+    let first = seed_of(shape, control);
+    for seed in (first..).step_by(10).take(4) {
+        match run_tampered(options(seed), &mut bug()) {
+            Err(failure) if failure.checker == checker => return,
+            Err(failure) => found.push(failure.to_string()),
+            Ok(report) => found.push(format!("seed {seed} held: {:?}", report.goals)),
+        }
+    }
+    panic!("{checker} never found the bug: {found:#?}");
+}
+
+const BBR: CongestionControl = CongestionControl::Bbr;
+const CUBIC: CongestionControl = CongestionControl::Cubic;
+
+#[test]
+fn a_deposit_done_twice_is_found() {
+    let twice = || Bug { deposit: |n| if n % 1_000 == 0 { 2 } else { 1 }, ..HONEST };
+    is_found_by("exactly-once", Shape::Alone, BBR, twice);
+}
+
+#[test]
+fn a_lost_deposit_is_found() {
+    let lost = || Bug { deposit: |n| usize::from(n % 1_000 != 0), ..HONEST };
+    is_found_by("exactly-once", Shape::Rough, CUBIC, lost);
+}
+
+#[test]
+fn a_notification_left_out_is_found() {
+    let left_out = |n, event| match event {
+        Event::Notification { .. } if n % 10 == 0 => vec![],
+        event => vec![event],
+    };
+    is_found_by("order", Shape::Alone, BBR, || Bug { event: left_out, ..HONEST });
+}
+
+#[test]
+fn a_completion_told_twice_is_found() {
+    let twice = |_, event| match event {
+        Event::Completion { .. } => vec![event.clone(), event],
+        event => vec![event],
+    };
+    is_found_by("order", Shape::Incast, CUBIC, || Bug { event: twice, ..HONEST });
+}
+
+#[test]
+fn a_send_that_fails_for_no_reason_is_found() {
+    let fails = |_, event| match event {
+        Event::Completion { process, cookie, .. } => {
+            let result = Err(OpError::OwnerDied);
+            vec![Event::Completion { process, cookie, result }]
+        }
+        event => vec![event],
+    };
+    is_found_by("honest-errors", Shape::BesideTcp, BBR, || Bug { event: fails, ..HONEST });
+}
+
+#[test]
+fn every_level_beyond_its_bound_is_found() {
+    let beyond = |what: &'static str, value: u64| if what.contains("held") { u64::MAX } else { value };
+    is_found_by("bounded-memory", Shape::Rough, BBR, || Bug { level: beyond, ..HONEST });
+    let beyond = |what: &'static str, value: u64| if what.contains("window") { u64::MAX } else { value };
+    is_found_by("bounded-memory", Shape::Alone, CUBIC, || Bug { level: beyond, ..HONEST });
+}
+
+#[test]
+fn a_pace_that_is_not_kept_is_found() {
+    let late = |now_ns, node| if now_ns > 1_000_000_000 && node == 0 { 50_000_000 } else { 0 };
+    is_found_by("pacing", Shape::Alone, BBR, || Bug { late_ns: late, ..HONEST });
+}
+
+#[test]
+fn a_stream_that_stands_is_found() {
+    let gone = |_, now_ns, node| now_ns > 1_000_000_000 && node == 0;
+    is_found_by("starvation", Shape::Pairs, CUBIC, || Bug { swallows: gone, ..HONEST });
+    // So is one that never begins.
+    is_found_by("starvation", Shape::Pairs, BBR, || Bug { swallows: |_, _, node| node == 1, ..HONEST });
+}
+
+#[test]
+fn a_link_that_is_not_used_is_found() {
+    is_found_by("utilisation", Shape::Pairs, CUBIC, || Bug { swallows: |n, _, _| n % 20 == 0, ..HONEST });
+}
+
+#[test]
+fn a_queue_that_is_kept_full_is_found() {
+    is_found_by("queueing delay, ms", Shape::Alone, BBR, || Bug { control: Some(CUBIC), ..HONEST });
+}
+
+#[test]
+fn a_stream_that_gets_too_little_is_found() {
+    is_found_by("share", Shape::BesideTcp, CUBIC, || Bug { swallows: |n, _, _| n % 20 == 0, ..HONEST });
+    // What is no checker is measured all the same.
+    let seed = seed_of(Shape::Pairs, CUBIC);
+    let mut bug = Bug { swallows: |n, _, node| node == 0 && n % 10 == 0, ..HONEST };
+    let fair = |report: LinkReport| report.goals.iter().find(|goal| goal.name == "Jain's index").map(|goal| goal.value);
+    let honest = fair(hold(options(seed)));
+    assert!(fair(run_tampered(options(seed), &mut bug).expect("it is slow, no more")) < honest);
+}
+
+#[test]
+fn a_sender_that_is_much_slower_than_others_is_found() {
+    let slow = |_, now_ns, node| node == 3 && (20_000_000..300_000_000).contains(&now_ns);
+    is_found_by("slowest, of mean", Shape::Incast, BBR, || Bug { swallows: slow, ..HONEST });
+}
+
+#[test]
+fn a_panic_is_found() {
+    is_found_by("panic", Shape::Alone, BBR, || Bug { deposit: |n| panic!("at the {n}th"), ..HONEST });
+}

@@ -1,0 +1,518 @@
+//! The world of one run: engines, streams, TCP flows and links on a virtual clock.
+//!
+//! Invariant: time moves only in [`World::advance`]; after every call into an engine its events,
+//! datagrams and work have been taken before anything else happens. A packet takes the route of the
+//! moment in which it was sent.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use vmmc_nic::{
+    Access, ClusterKey, Command, Config, Cookie, Engine, Event, ExportKind, ExportSpec, ImportSpec, ImportTarget,
+    NodeSpec, Owner, RegionRef, Rights, Source, Time,
+};
+
+use super::link::{Link, LinkSpec};
+use super::scenario::{Route, Scenario};
+use super::stream::{MESSAGE_BYTES, Port, Ram, SLOTS, SOURCE, Stream, TARGET, slot_of};
+use super::tamper::LinkTamper;
+use super::tcp::{ACK_BYTES, SEGMENT_BYTES, TcpFlow};
+use crate::cluster::node_name;
+use crate::judge::Verdict;
+use crate::limits::{
+    DATAGRAMS_PER_CALL_MAX, LINK_EVENTS_MAX, LINK_HEADERS_BYTES, LINK_SAMPLE_NS, LINK_SETUP_NS,
+    WORK_PIECES_PER_CALL_MAX,
+};
+use crate::network::{address, locate};
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// Cookie of the import of a stream.
+const IMPORT: Cookie = Cookie(u64::MAX);
+/// Links from hosts to the bottleneck are so much faster.
+const ACCESS_TIMES: u64 = 20;
+
+enum Body {
+    Datagram { from: usize, bytes: Vec<u8> },
+    Segment(u64),
+    Ack(usize),
+}
+
+struct Packet {
+    to: usize,
+    body: Body,
+}
+
+enum What {
+    /// A packet has come to the bottleneck, which is this link.
+    Cross(usize, u64, Packet),
+    Arrive(Packet),
+    Wake(usize),
+    WakeTcp,
+    Begin(usize),
+    Route(usize),
+    Sample,
+}
+
+struct Scheduled(u64, u64, What);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    ram: Ram,
+    wake_ns: Option<u64>,
+    /// When it sent last.
+    pub(crate) sent_ns: u64,
+    pub(crate) packets: u64,
+}
+
+/// What was seen at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) at_ns: u64,
+    pub(crate) queued_bytes: u64,
+    /// Bytes that have arrived of each stream, and of the TCP flow behind them.
+    pub(crate) arrived_bytes: Vec<u64>,
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) scenario: Scenario,
+    pub(crate) now_ns: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) tcp: Option<TcpFlow>,
+    /// Bottlenecks there and back, of each route in turn.
+    pub(crate) links: Vec<Link>,
+    /// From each host to the bottleneck.
+    access: Vec<Link>,
+    route: usize,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) verdict: Option<Verdict>,
+    pub(crate) trace: Trace,
+    pub(crate) tamper: &'a mut dyn LinkTamper,
+    due: BinaryHeap<Reverse<Scheduled>>,
+    order: u64,
+    buffer: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+    tcp_wake_ns: Option<u64>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(scenario: Scenario, seed: u64, tamper: &'a mut dyn LinkTamper) -> World<'a> {
+        let mut rng = Rng::new(seed);
+        let mut links = Vec::new();
+        for Route { there, back, .. } in &scenario.routes {
+            links.push(Link::new(*there, rng.fork()));
+            links.push(Link::new(*back, rng.fork()));
+        }
+        let streams = scenario.starts_ns.len();
+        let receivers = if scenario.stream_bytes.is_some() { 1 } else { streams };
+        let there = scenario.routes[0].there;
+        // Hosts take a moment for each packet, up to the time that it takes on the bottleneck.
+        // Without that flows fall into step, and the queue always drops packets of the same one
+        // [Floyd and Jacobson, On Traffic Phase Effects in Packet-Switched Gateways].
+        let host = LinkSpec {
+            jitter_ns: there.ns_of(SEGMENT_BYTES),
+            ..LinkSpec::plain(ACCESS_TIMES * there.bits_per_s, u64::MAX, 0)
+        };
+        let access = (0..streams + receivers + 2).map(|_| Link::new(host, rng.fork())).collect();
+        let mut world = World {
+            now_ns: 0,
+            nodes: Vec::new(),
+            streams: Vec::new(),
+            tcp: scenario.tcp.map(TcpFlow::new),
+            links,
+            access,
+            route: 0,
+            samples: Vec::new(),
+            verdict: None,
+            trace: Trace::new(0),
+            tamper,
+            due: BinaryHeap::new(),
+            order: 0,
+            buffer: vec![0; vmmc_nic::limits::PACKET_BYTES_MAX],
+            spare: Vec::new(),
+            tcp_wake_ns: None,
+            scenario,
+        };
+        for node in 0..streams + receivers {
+            world.add_node(node, &mut rng);
+        }
+        for stream in 0..streams {
+            world.add_stream(stream, streams + stream.min(receivers - 1));
+        }
+        for route in 1..world.scenario.routes.len() {
+            world.push(world.scenario.routes[route].from_ns, What::Route(route));
+        }
+        world.push(0, What::Sample);
+        world
+    }
+
+    /// Lets the next thing happen, unless it lies beyond `until_ns`.
+    pub(crate) fn advance(&mut self, until_ns: u64) -> bool {
+        if self.verdict.is_some() || self.due.peek().is_none_or(|Reverse(Scheduled(at, ..))| *at > until_ns) {
+            return false;
+        }
+        let Some(Reverse(Scheduled(at_ns, _, what))) = self.due.pop() else { return false };
+        self.now_ns = at_ns;
+        if self.order > LINK_EVENTS_MAX {
+            self.fail("progress", format!("{LINK_EVENTS_MAX} events and no end: a livelock"));
+        }
+        match what {
+            What::Cross(link, bytes, packet) => self.cross(link, bytes, packet),
+            What::Arrive(packet) => self.arrive(packet),
+            What::Wake(node) => self.wake(node, at_ns),
+            What::WakeTcp => self.wake_tcp(at_ns),
+            What::Begin(stream) => self.begin(stream),
+            What::Route(route) => self.route = route,
+            What::Sample => self.sample(),
+        }
+        true
+    }
+
+    /// The first failure is kept.
+    pub(crate) fn fail(&mut self, checker: &'static str, message: String) {
+        self.verdict.get_or_insert(Verdict { checker, message });
+    }
+
+    /// Link there of the present route.
+    pub(crate) fn bottleneck(&self) -> &Link {
+        &self.links[2 * self.route]
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        Time::from_nanos(self.now_ns)
+    }
+
+    fn push(&mut self, at_ns: u64, what: What) {
+        self.order += 1;
+        self.due.push(Reverse(Scheduled(at_ns, self.order, what)));
+    }
+
+    fn add_node(&mut self, node: usize, rng: &mut Rng) {
+        let mut config = Config::new(node_name(node));
+        config.key = self.scenario.sealed.then_some(ClusterKey([7; 32]));
+        config.listen = vec![address(node, 0)];
+        config.recv_buffer_bytes = crate::limits::LINK_BUDGET_BYTES;
+        config.congestion = self.tamper.control().unwrap_or(self.scenario.control);
+        let engine = Engine::new(config, rng.bytes32(), self.time());
+        self.nodes.push(Node { engine, ram: Ram::default(), wake_ns: None, sent_ns: 0, packets: 0 });
+    }
+
+    fn add_stream(&mut self, index: usize, to: usize) {
+        let now = self.time();
+        let Node { engine, ram, .. } = &mut self.nodes[to];
+        let receiver = engine.attach(1_000).expect("a new node has room");
+        ram.add(RegionRef { process: receiver, region: TARGET });
+        let spec = ExportSpec {
+            name: Some(format!("stream{index}")),
+            region: TARGET,
+            offset: 0,
+            len: SLOTS * MESSAGE_BYTES,
+            rights: Rights::WRITE,
+            access: Access::Anyone,
+            notify: true,
+            redirectable: false,
+            kind: ExportKind::Memory,
+        };
+        engine.export(now, receiver, spec).expect("a new process has room");
+        let Node { engine, ram, .. } = &mut self.nodes[index];
+        let sender = engine.attach(1_000).expect("a new node has room");
+        ram.add(RegionRef { process: sender, region: SOURCE });
+        self.streams.push(Stream {
+            from: index,
+            to,
+            sender,
+            receiver,
+            import: None,
+            wanted: self.scenario.stream_bytes.map(|bytes| bytes / MESSAGE_BYTES),
+            posted: 0,
+            complete: 0,
+            announced: 0,
+            arrived_bytes: 0,
+            began_ns: None,
+            moved_ns: 0,
+            ended_ns: None,
+            still_ns: 0,
+        });
+        self.push(self.scenario.starts_ns[index], What::Begin(index));
+    }
+
+    /// A stream connects; it begins once it is let in.
+    fn begin(&mut self, index: usize) {
+        let Stream { from, to, sender, .. } = self.streams[index];
+        let spec = ImportSpec {
+            node: Some(NodeSpec::Addr(address(to, 0))),
+            what: ImportTarget::Name(format!("stream{index}")),
+            owner: Owner::Any,
+            rights: Rights::WRITE,
+            wait: true,
+            deadline: self.time() + Duration::from_nanos(LINK_SETUP_NS),
+        };
+        if index == 0 && self.tcp.is_some() {
+            self.send_tcp();
+        }
+        self.call(from, |engine, now, _| {
+            engine.import(now, sender, spec, IMPORT);
+        });
+    }
+
+    fn call(&mut self, node: usize, act: impl FnOnce(&mut Engine, Time, &mut Port<'_>)) {
+        let now = self.time();
+        let Node { engine, ram, .. } = &mut self.nodes[node];
+        act(engine, now, &mut Port { ram, tamper: self.tamper });
+        self.settle(node);
+    }
+
+    /// Takes what an engine has to give until it has nothing more.
+    fn settle(&mut self, node: usize) {
+        let now = self.time();
+        for round in 0.. {
+            let mut worked = false;
+            while let Some(event) = self.nodes[node].engine.poll_event() {
+                worked = true;
+                for event in self.tamper.event(event) {
+                    self.on_event(node, event);
+                }
+            }
+            worked |= self.take_datagrams(node);
+            let Node { engine, ram, .. } = &mut self.nodes[node];
+            worked |= engine.poll_work(now, &mut Port { ram, tamper: self.tamper });
+            if !worked {
+                break;
+            }
+            if round > WORK_PIECES_PER_CALL_MAX {
+                return self.fail("progress", format!("node {node} finds work for ever at one moment"));
+            }
+        }
+        self.plan_wake(node);
+    }
+
+    fn take_datagrams(&mut self, node: usize) -> bool {
+        let (now, mut taken) = (self.time(), 0);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        loop {
+            let Node { engine, ram, .. } = &mut self.nodes[node];
+            let port = &mut Port { ram, tamper: self.tamper };
+            let Some(out) = engine.poll_transmit(now, &mut buffer, port) else { break };
+            taken += 1;
+            if taken > DATAGRAMS_PER_CALL_MAX {
+                self.fail("progress", format!("node {node} gives datagrams for ever"));
+                break;
+            }
+            let Node { sent_ns, packets, .. } = &mut self.nodes[node];
+            (*sent_ns, *packets) = (self.now_ns, *packets + 1);
+            if self.tamper.swallows(self.now_ns, node) {
+                continue;
+            }
+            let Some((to, _)) = locate(out.to) else { continue };
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(&buffer[..out.len]);
+            let packet = Packet { to, body: Body::Datagram { from: node, bytes } };
+            self.leave(node, node < self.streams.len(), out.len as u64 + LINK_HEADERS_BYTES, packet);
+        }
+        self.buffer = buffer;
+        taken > 0
+    }
+
+    /// A packet leaves its host for the bottleneck.
+    fn leave(&mut self, host: usize, there: bool, bytes: u64, packet: Packet) {
+        let link = 2 * self.route + usize::from(!there);
+        if let Some(at_ns) = self.access[host].take(self.now_ns, bytes) {
+            self.push(at_ns, What::Cross(link, bytes, packet));
+        }
+    }
+
+    fn cross(&mut self, link: usize, bytes: u64, packet: Packet) {
+        match (self.links[link].take(self.now_ns, bytes), packet.body) {
+            (Some(at_ns), body) => self.push(at_ns, What::Arrive(Packet { body, ..packet })),
+            (None, Body::Datagram { bytes, .. }) => self.spare.push(bytes),
+            (None, _) => {}
+        }
+    }
+
+    fn arrive(&mut self, packet: Packet) {
+        match packet.body {
+            Body::Datagram { from, mut bytes } => {
+                self.trace.digest(&[self.now_ns, packet.to as u64]);
+                self.trace.digest_bytes(&bytes);
+                self.call(packet.to, |engine, now, port| {
+                    engine.handle_datagram(now, address(from, 0), &mut bytes, port);
+                });
+                self.spare.push(bytes);
+                self.note_arrivals(packet.to);
+            }
+            Body::Segment(number) => {
+                let Some(told) = self.tcp.as_mut().map(|tcp| tcp.receive(number)) else { return };
+                self.leave(self.nodes.len() + 1, false, ACK_BYTES, Packet { to: 0, body: Body::Ack(told) });
+            }
+            Body::Ack(told) => {
+                if let Some(tcp) = &mut self.tcp {
+                    tcp.acknowledge(self.now_ns, told);
+                }
+                self.trace.digest(&[self.now_ns, told as u64]);
+                self.send_tcp();
+            }
+        }
+    }
+
+    /// What has been deposited counts for its stream.
+    fn note_arrivals(&mut self, node: usize) {
+        let (ram, now_ns) = (&mut self.nodes[node].ram, self.now_ns);
+        for stream in self.streams.iter_mut().filter(|stream| stream.to == node) {
+            let bytes = ram.take_deposited(RegionRef { process: stream.receiver, region: TARGET });
+            if bytes > 0 {
+                stream.still_ns = stream.still_ns.max(now_ns - stream.moved_ns.max(stream.began_ns.unwrap_or(now_ns)));
+                stream.moved_ns = now_ns;
+                stream.arrived_bytes += bytes;
+            }
+        }
+    }
+
+    fn send_tcp(&mut self) {
+        let host = self.nodes.len();
+        while let Some(number) = self.tcp.as_mut().and_then(|tcp| tcp.send(self.now_ns)) {
+            self.leave(host, true, SEGMENT_BYTES, Packet { to: 0, body: Body::Segment(number) });
+        }
+        self.plan_tcp();
+    }
+
+    fn plan_tcp(&mut self) {
+        // One event at a time: it looks when the time-out is due then.
+        let timeout = self.tcp.as_ref().and_then(TcpFlow::timeout_ns);
+        if let (Some(at_ns), None) = (timeout, self.tcp_wake_ns) {
+            self.tcp_wake_ns = Some(at_ns);
+            self.push(at_ns, What::WakeTcp);
+        }
+    }
+
+    fn wake_tcp(&mut self, now_ns: u64) {
+        self.tcp_wake_ns = None;
+        if let Some(tcp) = &mut self.tcp {
+            tcp.time_out(now_ns);
+        }
+        self.send_tcp();
+    }
+
+    fn wake(&mut self, node: usize, at_ns: u64) {
+        if self.nodes[node].wake_ns == Some(at_ns) {
+            self.nodes[node].wake_ns = None;
+            self.call(node, |engine, now, _| engine.handle_timeout(now));
+        }
+    }
+
+    fn plan_wake(&mut self, node: usize) {
+        let late_ns = self.tamper.late_ns(self.now_ns, node);
+        let Some(at) = self.nodes[node].engine.poll_timeout().filter(|at| *at != Time::MAX) else {
+            self.nodes[node].wake_ns = None;
+            return;
+        };
+        let at_ns = at.as_nanos().max(self.now_ns) + late_ns;
+        if self.nodes[node].wake_ns != Some(at_ns) {
+            self.nodes[node].wake_ns = Some(at_ns);
+            self.push(at_ns, What::Wake(node));
+        }
+    }
+
+    fn on_event(&mut self, node: usize, event: Event) {
+        let found = self.streams.iter().position(|stream| match &event {
+            Event::Notification { process, .. } => stream.to == node && stream.receiver == *process,
+            Event::Completion { process, .. } | Event::ImportDone { process, .. } => {
+                stream.from == node && stream.sender == *process
+            }
+            _ => false,
+        });
+        match (event, found) {
+            (Event::ImportDone { result: Ok(grant), .. }, Some(index)) => {
+                self.streams[index].import = Some(grant.import);
+                self.streams[index].began_ns = Some(self.now_ns);
+                self.post(index);
+            }
+            (Event::Completion { cookie, result: Ok(_), .. }, Some(index)) => self.complete(index, cookie.0),
+            (Event::Notification { word, .. }, Some(index)) => self.announce(index, word),
+            (Event::PeerUp { .. }, _) => {}
+            (event, _) => self.fail("honest-errors", format!("node {node}: {event:?}, and nothing is the matter")),
+        }
+    }
+
+    /// Posts what the slots have room for.
+    fn post(&mut self, index: usize) {
+        let now = self.time();
+        while self.streams[index].has_more() {
+            let Stream { from, sender, import, posted, .. } = self.streams[index];
+            let Some(import) = import else { return };
+            let Node { engine, ram, .. } = &mut self.nodes[from];
+            ram.compose(RegionRef { process: sender, region: SOURCE }, posted);
+            let offset = slot_of(posted);
+            let send = Command::Send {
+                import,
+                offset,
+                source: Source::Region { region: SOURCE, offset, len: MESSAGE_BYTES },
+                notify: Some(posted),
+                counter: None,
+                completion: Some(Cookie(posted)),
+            };
+            if let Err(busy) = engine.post(now, sender, send, &mut Port { ram, tamper: self.tamper }) {
+                return self.fail("progress", format!("stream {index} is refused with {posted} sends: {busy}"));
+            }
+            self.streams[index].posted += 1;
+        }
+    }
+
+    fn complete(&mut self, index: usize, number: u64) {
+        let stream = &mut self.streams[index];
+        let expected = stream.complete;
+        if number != expected || expected >= stream.announced {
+            let message = format!(
+                "stream {index}: message {number} is complete, {expected} ought to be next, {} are announced",
+                stream.announced
+            );
+            return self.fail("order", message);
+        }
+        stream.complete += 1;
+        if stream.is_over() {
+            stream.ended_ns = Some(self.now_ns);
+        }
+        self.post(index);
+    }
+
+    fn announce(&mut self, index: usize, word: u64) {
+        let Stream { to, receiver, announced, .. } = self.streams[index];
+        if word != announced {
+            let message = format!("stream {index}: message {word} is announced, {announced} ought to be next");
+            return self.fail("order", message);
+        }
+        let at = RegionRef { process: receiver, region: TARGET };
+        if let Err(why) = self.nodes[to].ram.examine(at, word) {
+            return self.fail("exactly-once", format!("stream {index}: {why}"));
+        }
+        self.streams[index].announced += 1;
+    }
+
+    fn sample(&mut self) {
+        let tcp = self.tcp.iter().map(TcpFlow::arrived_bytes);
+        let arrived_bytes = self.streams.iter().map(|stream| stream.arrived_bytes).chain(tcp).collect();
+        let queued_bytes = self.bottleneck().queued_bytes(self.now_ns);
+        self.samples.push(Sample { at_ns: self.now_ns, queued_bytes, arrived_bytes });
+        self.look();
+        self.push(self.now_ns + LINK_SAMPLE_NS, What::Sample);
+    }
+}
