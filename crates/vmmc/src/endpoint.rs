@@ -22,6 +22,7 @@ mod frame;
 pub mod fuzzing;
 mod handler;
 mod layout;
+mod quick_looks;
 
 use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
@@ -40,6 +41,7 @@ pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 pub use handler::MessageHandler;
 use layout::{Call, Shape, VERSION, WELCOME, Welcome};
+use quick_looks::QuickLooks;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -99,6 +101,7 @@ pub struct Endpoint {
     all_polled_at: Nanos,
     /// One of those that are not polled one by one has sent something, and no mark shows it.
     all_due: bool,
+    quick_looks: QuickLooks,
     reaped_at: Nanos,
     /// The sender that is next to be asked for.
     reap_next: usize,
@@ -416,12 +419,16 @@ impl Endpoint {
 
     /// The beginning of a wait: an answer from another core comes before a wait is set up that can
     /// also sleep. Not where this thread has to step the node meanwhile.
-    fn look_quickly(&self) -> bool {
-        let looks = if self.core().waiting.waiter.steps() { 0 } else { QUICK_LOOKS };
-        (0..looks).any(|_| {
+    fn look_quickly(&mut self) -> bool {
+        if self.core().waiting.waiter.steps() || !self.quick_looks.begin() {
+            return false;
+        }
+        let found = (0..QUICK_LOOKS).any(|_| {
             std::hint::spin_loop();
             self.has_message()
-        })
+        });
+        self.quick_looks.ended(found);
+        found
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -164,6 +164,10 @@ pub const LOOKS_A_CLOCK: u32 = 8;
 /// Looks before such a wait is set up: some 2 us, as long as a short answer from another core
 /// takes.
 pub const QUICK_LOOKS: u32 = 64;
+/// Waits in a row whose quick looks are all in vain before some do without.
+pub const QUICK_LOOKS_VAIN: u32 = 4;
+/// Waits that then do without: what one of them costs is little beside so many waits.
+pub const QUICK_LOOKS_REST: u32 = 32;
 /// Bytes of records of those that connect or leave, some thousand of them.
 pub const ENDPOINT_CALLS_BYTES: u64 = 64 << 10;
 /// Senders that were refused and have not read so yet: each is an export. Older ones learn it when

@@ -4,6 +4,7 @@
 //! one with a board. Source: [GMS §2].
 
 use super::layout::Shape;
+use super::quick_looks::QuickLooks;
 use super::{Endpoint, EndpointCounts};
 use crate::error::ExportError;
 use crate::limits::{ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX};
@@ -117,6 +118,7 @@ impl EndpointBuilder {
             looks: AtomicU32::new(0),
             all_polled_at,
             all_due: false,
+            quick_looks: QuickLooks::default(),
             reaped_at: all_polled_at,
             reap_next: 0,
             refused: VecDeque::new(),
