@@ -3,6 +3,7 @@
 //! Invariant: a receive that has its message takes no other. A part is taken when it is the one
 //! that was asked for, whole.
 
+use super::leaving::is_collective;
 use super::{Eager, State, Waiting};
 use crate::error::MpError;
 use crate::limits::{MESSAGE_COST, PART_BYTES, PARTS_AT_ONCE, RANGE_BYTES_MAX};
@@ -112,6 +113,13 @@ impl<T: Transport> State<T> {
             }
             Some((envelope, Waiting::Asked { send, len })) => {
                 self.peers[envelope.source as usize].asked -= 1;
+                // Its sender ends a collective call that a member has failed in, or has done so.
+                let failed = self.some_gone && is_collective(pattern.context);
+                if let Some(error) = failed.then(|| self.nobody_for(&pattern)).flatten() {
+                    self.say(envelope.source, &Said::Over { send });
+                    self.receives.remove(id);
+                    return Err(error);
+                }
                 self.receive_asked(id, envelope, send, len);
             }
         }
@@ -337,6 +345,8 @@ impl<T: Transport> State<T> {
             let pattern = receive.pattern;
             let error = match &receive.long {
                 Some(long) if long.envelope.source == rank => Some(error.clone()),
+                // It has its message, whoever else has gone.
+                Some(_) if !is_collective(pattern.context) => None,
                 _ => self.nobody_for(&pattern),
             };
             if let (Some(error), Some(receive)) = (error, self.receives.get(id)) {

@@ -48,6 +48,8 @@ enum Stage {
     Queued,
     /// It has asked for its place.
     Asked,
+    /// It has failed since, and waits for the answer alone: the receiver counts it until then.
+    TakenBack,
     /// It has an answer.
     Answered,
 }
@@ -68,6 +70,11 @@ enum Put {
 }
 
 impl<T: Transport> Send<T> {
+    /// It has asked, and has no answer.
+    fn has_asked(&self) -> bool {
+        matches!(self.stage, Stage::Asked | Stage::TakenBack)
+    }
+
     fn payload<'p>(&'p self, caller: Option<Bytes<'p, T::Place>>) -> Option<Bytes<'p, T::Place>> {
         match &self.held {
             Held::Caller => caller,
@@ -327,7 +334,7 @@ impl<T: Transport> State<T> {
     }
 
     fn answered(&mut self, id: u32) {
-        let Some(send) = self.sends.get(id).filter(|send| send.stage == Stage::Asked) else { return };
+        let Some(send) = self.sends.get(id).filter(|send| send.has_asked()) else { return };
         send.stage = Stage::Answered;
         let rank = send.rank;
         let peer = &mut self.peers[rank as usize];
@@ -400,13 +407,23 @@ impl<T: Transport> State<T> {
 
     /// Takes a send that is over, and what it held.
     pub(crate) fn take_send(&mut self, id: u32) -> Option<Sent<T::Payload>> {
-        let done = self.sends.get(id)?.done.take()?;
-        let send = self.sends.remove(id)?;
-        let held = match send.held {
+        let send = self.sends.get(id)?;
+        let done = send.done.take()?;
+        let held = std::mem::replace(&mut send.held, Held::Nowhere);
+        self.release(id);
+        let held = match held {
             Held::Own(own) => Some(own),
             _ => None,
         };
         Some((done, held))
+    }
+
+    /// Nobody waits for a send that is over: it goes when its receiver does not count it any more.
+    fn release(&mut self, id: u32) {
+        match self.sends.get(id) {
+            Some(send) if send.stage == Stage::TakenBack => (send.done, send.dropped) = (None, true),
+            _ => drop(self.sends.remove(id)),
+        }
     }
 
     /// Nobody waits for a send any more; it goes on, with what it holds. One whose caller has its
@@ -414,7 +431,7 @@ impl<T: Transport> State<T> {
     pub(crate) fn drop_send(&mut self, id: u32) {
         let Some(send) = self.sends.get(id) else { return };
         if send.done.is_some() {
-            self.sends.remove(id);
+            self.release(id);
         } else if matches!(send.held, Held::Caller) {
             let (rank, queued) = (send.rank, send.stage == Stage::Queued);
             (send.held, send.dropped) = (Held::Nowhere, true);
@@ -440,7 +457,7 @@ impl<T: Transport> State<T> {
                 self.end_send(id, Err(MpError::Cancelled));
             }
             Stage::Asked => self.say(rank, &Said::Withdraw { send: id, forced: false }),
-            Stage::Answered => {}
+            Stage::TakenBack | Stage::Answered => {}
         }
     }
 
@@ -448,8 +465,22 @@ impl<T: Transport> State<T> {
     pub(super) fn fail_sends(&mut self, rank: u32, error: &MpError, needed_in: impl Fn(u32) -> bool) {
         for id in self.sends.numbers() {
             let Some(send) = self.sends.get(id) else { continue };
-            if send.done.is_none() && (send.rank == rank || needed_in(send.context)) {
+            if send.rank == rank && send.stage == Stage::TakenBack {
+                send.stage = Stage::Answered;
+            }
+            if send.done.is_some() {
+                continue;
+            }
+            if send.rank == rank {
                 self.end_send(id, Err(error.clone()));
+            } else if needed_in(send.context) && !send.dropped {
+                let (to, asked) = (send.rank, send.stage == Stage::Asked);
+                send.done = Some(Err(error.clone()));
+                if asked {
+                    send.stage = Stage::TakenBack;
+                    self.say(to, &Said::Withdraw { send: id, forced: false });
+                }
+                self.peers[to as usize].out.retain(|queued| *queued != id);
             }
         }
     }
