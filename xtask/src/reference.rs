@@ -47,6 +47,7 @@ const APART: &[&str] = &[
     "crates/cli/src/commands/bench",
     "crates/cli/src/commands/sim",
     "crates/cli/src/commands/utlb",
+    "crates/mp/src/simulation",
     "crates/sockets/src/core/simulation",
     // What says how things are, and how to change them.
     "crates/cli/src/commands/doctor",

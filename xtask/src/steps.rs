@@ -226,9 +226,10 @@ fn alone(folder: &Path, outcome: Outcome) -> Outcome {
 fn sim() -> Outcome {
     let fresh = fresh_seeds();
     let span = |seeds: &std::ops::Range<u64>| format!("{}..{}", seeds.start, seeds.end);
-    println!("   seeds of this commit: {} (vmmc sim [--sockets] --seeds {})", span(&fresh), span(&fresh));
-    for (log, kind, seeds) in [("sim-fresh", None, &fresh), ("sim-sockets-fresh", Some("--sockets"), &fresh)] {
-        let seeds = span(seeds);
+    println!("   seeds of this commit: {} (vmmc sim [--sockets|--mp] --seeds {})", span(&fresh), span(&fresh));
+    let kinds = [("sim-fresh", None), ("sim-sockets-fresh", Some("--sockets")), ("sim-mp-fresh", Some("--mp"))];
+    for (log, kind) in kinds {
+        let seeds = span(&fresh);
         let words: Vec<&str> = ["sim"].into_iter().chain(kind).chain(["--seeds", &seeds]).collect();
         if let Failed(why) = vmmc(log, &words) {
             return Failed(why);

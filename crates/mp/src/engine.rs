@@ -120,7 +120,7 @@ impl<T: Transport> Engine<T> {
     /// Takes one message, if one is here, and sends on what waits. True: a message was here, or
     /// nothing waits any more, so what a caller wants may be done.
     #[inline]
-    fn progress(&mut self, direct: &mut Direct<'_>) -> Result<bool, MpError> {
+    pub(crate) fn progress(&mut self, direct: &mut Direct<'_>) -> Result<bool, MpError> {
         let mut moved = false;
         if self.state.has_something_to_do() || self.state.has_news() {
             self.state.pump();
@@ -137,7 +137,12 @@ impl<T: Transport> Engine<T> {
     /// its caller's memory, and nothing is noted of the receive. None: it is to be noted, and to be
     /// waited for.
     #[inline]
-    fn receive_early(&mut self, pattern: &Pattern, memory: &mut [u8], looks: u32) -> Option<(Envelope, u64)> {
+    pub(crate) fn receive_early(
+        &mut self,
+        pattern: &Pattern,
+        memory: &mut [u8],
+        looks: u32,
+    ) -> Option<(Envelope, u64)> {
         for look in 0..looks {
             if !self.state.is_plain() {
                 return None;
@@ -188,7 +193,7 @@ impl<T: Transport> Engine<T> {
         self.check()
     }
 
-    fn check(&self) -> Result<(), MpError> {
+    pub(crate) fn check(&self) -> Result<(), MpError> {
         self.state.aborted.clone().map_or(Ok(()), Err)
     }
 

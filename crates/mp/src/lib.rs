@@ -42,6 +42,8 @@ mod memory;
 mod messages;
 mod request;
 mod select;
+#[doc(hidden)]
+pub mod simulation;
 mod slab;
 mod state;
 mod transport;

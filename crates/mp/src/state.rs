@@ -13,6 +13,7 @@
 //! waits.
 
 mod leaving;
+mod ledger;
 mod receiving;
 mod sending;
 

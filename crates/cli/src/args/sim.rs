@@ -29,6 +29,9 @@ pub(crate) struct Sim {
     /// Write a plot of rates and of the queue over simulated time (network only, one seed)
     #[arg(long, value_name = "FILE", requires = "network", conflicts_with = "seeds")]
     pub(crate) plot: Option<PathBuf>,
+    /// Instead of a cluster the messages of a job, whose members are slow, leave, or are killed
+    #[arg(long, conflicts_with_all = ["nodes", "steps", "trace", "sockets", "network"])]
+    pub(crate) mp: bool,
     /// Actions of the workload in a run
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,

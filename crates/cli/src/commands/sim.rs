@@ -23,6 +23,9 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     if sim.network {
         return network::run(sim, seeds);
     }
+    if sim.mp {
+        return messages(sim, seeds);
+    }
     let count = seeds.end - seeds.start;
     let bar = progress(count);
     let sweep = run_many(
@@ -77,8 +80,35 @@ fn sockets(sim: &Sim, seeds: std::ops::Range<u64>) -> Result<(), Failure> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let replay = |seed: &u64| format!("vmmc sim --sockets --seed {seed}");
     let counts: Vec<(&str, u64)> = totals.counts().into_iter().chain(between.counts()).collect();
+    say(sim, "--sockets", count, &counts, &failures)
+}
+
+/// Seeds through the messages of a job.
+fn messages(sim: &Sim, seeds: std::ops::Range<u64>) -> Result<(), Failure> {
+    let count = seeds.end - seeds.start;
+    let bar = progress(count);
+    let (mut totals, mut failures) = (vmmc_mp::simulation::Totals::default(), Vec::new());
+    for seed in seeds {
+        match vmmc_mp::simulation::run(seed) {
+            Ok(run) => totals.add(&run),
+            Err(why) => failures.push((seed, why)),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    say(sim, "--mp", count, &totals.counts(), &failures)
+}
+
+/// Says what became of seeds of such a kind.
+fn say(
+    sim: &Sim,
+    kind: &str,
+    count: u64,
+    counts: &[(&'static str, u64)],
+    failures: &[(u64, String)],
+) -> Result<(), Failure> {
+    let replay = |seed: &u64| format!("vmmc sim {kind} --seed {seed}");
     if sim.json {
         let counts: serde_json::Map<String, serde_json::Value> =
             counts.iter().map(|(name, n)| (name.replace(' ', "_"), (*n).into())).collect();

@@ -310,6 +310,13 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Buffers that are let into.
+    pub(crate) fn buffers(&mut self) -> usize {
+        let numbers = self.receives.numbers().into_iter();
+        let parts = |receive: &mut Receive<T>| receive.long.as_ref().map_or(0, |long| long.parts.len());
+        numbers.map(|id| self.receives.get(id).map_or(0, parts)).sum()
+    }
+
     /// A sender wants to have back what it has asked for.
     pub(super) fn withdrawn_by(&mut self, rank: u32, send: u32, forced: bool) {
         let it = |envelope: &Envelope, waiting: &Waiting| {

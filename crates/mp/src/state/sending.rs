@@ -397,6 +397,13 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Sends to a member that have asked and have no answer.
+    pub(crate) fn unanswered(&mut self, rank: u32) -> usize {
+        let numbers = self.sends.numbers().into_iter();
+        let mut is_it = |id: u32| self.sends.get(id).is_some_and(|send| send.rank == rank && send.has_asked());
+        numbers.filter(|id| is_it(*id)).count()
+    }
+
     fn end_send(&mut self, id: u32, result: Result<(), MpError>) {
         let Some(send) = self.sends.get(id) else { return };
         send.done.get_or_insert(result);
