@@ -138,6 +138,11 @@ pub const CHUNK_WINDOW: u64 = 8_192;
 /// Control chunks may pass the receiver's byte budget by this much: errors must get out when data
 /// cannot.
 pub const CONTROL_SLACK_BYTES: usize = 256 * 1024;
+/// Sends and answers of at most so many bytes go before longer ones.
+pub const SHORT_BYTES: u64 = 4_096;
+/// Bytes that short ones may send before long ones that wait, or although the window or the pace is
+/// used up, until long ones have sent as much: so long ones have half of what goes out.
+pub const SHORT_CREDIT_BYTES: usize = 32 << 10;
 /// Chunks beyond a gap that wait for the one they follow: further ones wait for the gap to close.
 pub const EARLY_WAITING_MAX: usize = 256;
 /// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the

@@ -1,37 +1,82 @@
 //! Answers to the fetches and atomic operations of the other side.
 //!
-//! Invariant: the processes that wait for them take turns, piece by piece.
+//! Invariant: the processes that wait for them take turns, piece by piece; short answers have one
+//! of their own.
 
 use std::collections::VecDeque;
 
 use super::early::{early_bytes, put_early};
 use super::transmit::{Runs, Taken};
 use super::tx::{Body, Cause};
-use super::{INBOUND_FETCH_TURN, InboundFetch, Session};
+use super::{INBOUND_FETCH_TURN, InboundFetch, SHORT_ANSWERS_TURN, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
-use crate::limits::PROCESSES_MAX;
+use crate::limits::{PROCESSES_MAX, SHORT_BYTES};
 use crate::slab::Key;
 use crate::tables::Tables;
 use crate::wire::Writer;
 use crate::wire::chunk::{ATOMIC_REPLY_BYTES, FETCH_DATA_BYTES};
 
+/// Fetches to be answered, by process of the other side, so that those take turns too.
+#[derive(Default)]
+pub(super) struct Answers {
+    queue: VecDeque<(u32, VecDeque<Key<InboundFetch>>)>,
+    pub(super) active: bool,
+}
+
+impl Answers {
+    fn push(&mut self, process: u32, key: Key<InboundFetch>) {
+        match self.queue.iter_mut().find(|(of, _)| *of == process) {
+            Some((_, waiting)) => waiting.push_back(key),
+            None => self.queue.push_back((process, VecDeque::from([key]))),
+        }
+    }
+
+    fn front(&self) -> Option<Key<InboundFetch>> {
+        self.queue.front().and_then(|(_, waiting)| waiting.front().copied())
+    }
+
+    /// Takes the front out; the next process has its turn.
+    fn pop(&mut self) {
+        let Some((process, mut rest)) = self.queue.pop_front() else { return };
+        rest.pop_front();
+        if !rest.is_empty() {
+            self.queue.push_back((process, rest));
+        }
+    }
+
+    /// Goes on with the next one of the next process.
+    fn rotate(&mut self) {
+        if let Some((_, waiting)) = self.queue.front_mut() {
+            waiting.rotate_left(1);
+        }
+        if !self.queue.is_empty() {
+            self.queue.rotate_left(1);
+        }
+    }
+}
+
 impl Session {
+    /// The answers that have this turn.
+    pub(super) fn answers(&mut self, turn: u16) -> &mut Answers {
+        if turn == SHORT_ANSWERS_TURN { &mut self.short_answers } else { &mut self.long_answers }
+    }
+
     pub(super) fn take_inbound_fetch(
         &mut self,
+        turn: u16,
         packet: u64,
         runs: &mut Runs,
         out: &mut Writer<'_>,
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
-        let front = self.inbound_fetch_queue.front().and_then(|(_, of_process)| of_process.front());
-        let Some(&key) = front else { return Taken::Empty };
+        let Some(key) = self.answers(turn).front() else { return Taken::Empty };
         let fetch = self.inbound_fetches.get(key).expect("a queued fetch is in the table");
         let (part, left) = (fetch.progress, fetch.len - fetch.progress);
         if self.inbound_fetch_target(key, tables).is_none() {
             self.fail_inbound_fetch(key);
-            self.dequeue_inbound_fetch(key);
+            self.dequeue_inbound_fetch(turn, key);
             // The failure has its number now and goes before anything new.
             return Taken::Full;
         }
@@ -49,22 +94,16 @@ impl Session {
         fetch.progress += take as u64;
         fetch.chunks += 1;
         if last {
-            self.dequeue_inbound_fetch(key);
+            self.dequeue_inbound_fetch(turn, key);
         } else {
             // Fetches take turns too, piece by piece, and so do the processes that wait for them.
-            self.inbound_fetch_queue.front_mut().expect("seen above").1.rotate_left(1);
-            self.inbound_fetch_queue.rotate_left(1);
+            self.answers(turn).rotate();
         }
         Taken::Chunk
     }
 
-    fn dequeue_inbound_fetch(&mut self, key: Key<InboundFetch>) {
-        if let Some((process, mut rest)) = self.inbound_fetch_queue.pop_front() {
-            rest.pop_front();
-            if !rest.is_empty() {
-                self.inbound_fetch_queue.push_back((process, rest));
-            }
-        }
+    fn dequeue_inbound_fetch(&mut self, turn: u16, key: Key<InboundFetch>) {
+        self.answers(turn).pop();
         if let Some(fetch) = self.inbound_fetches.get_mut(key) {
             fetch.queued = false;
         }
@@ -85,13 +124,11 @@ impl Session {
         });
         // As many as that side may have, whatever it says.
         let process = ProcessId(process).slot() as u32 % PROCESSES_MAX as u32;
-        match self.inbound_fetch_queue.iter_mut().find(|(of, _)| *of == process) {
-            Some((_, waiting)) => waiting.push_back(key),
-            None => self.inbound_fetch_queue.push_back((process, VecDeque::from([key]))),
-        }
-        if !self.inbound_fetches_active {
-            self.inbound_fetches_active = true;
-            self.active.push_back(INBOUND_FETCH_TURN);
+        let turn = if len <= SHORT_BYTES { SHORT_ANSWERS_TURN } else { INBOUND_FETCH_TURN };
+        let answers = self.answers(turn);
+        answers.push(process, key);
+        if !std::mem::replace(&mut answers.active, true) {
+            self.turns.push(turn, turn == SHORT_ANSWERS_TURN);
         }
     }
 

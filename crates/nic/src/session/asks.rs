@@ -120,7 +120,7 @@ impl Session {
     fn activate_asks(&mut self) {
         if !self.asks.active && !self.asks.queue.is_empty() {
             self.asks.active = true;
-            self.active.push_back(ASKS_TURN);
+            self.turns.push(ASKS_TURN, true);
         }
     }
 

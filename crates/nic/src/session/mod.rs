@@ -14,6 +14,7 @@ mod receive;
 mod reordering;
 mod requests;
 mod transmit;
+mod turns;
 mod tx;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -37,9 +38,11 @@ use crate::tokens::TokenPart;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
+use answers::Answers;
 use asks::Asks;
 use early::Waiting;
 pub(crate) use receive::Outcome;
+use turns::Turns;
 pub(crate) use tx::Tx;
 
 /// An operation of a process on this side.
@@ -192,6 +195,8 @@ struct Rx {
 
 /// The turn of the other side's fetches in the round robin.
 const INBOUND_FETCH_TURN: u16 = u16::MAX;
+/// The turn of those whose answers are short.
+const SHORT_ANSWERS_TURN: u16 = u16::MAX - 2;
 /// The turn of what the peer's driver is asked for.
 const ASKS_TURN: u16 = u16::MAX - 1;
 
@@ -223,12 +228,11 @@ pub(crate) struct Session {
     pub(crate) ops: Slab<Op>,
     /// By process slot.
     queues: Vec<Queue>,
-    active: VecDeque<u16>,
+    turns: Turns,
     pub(crate) queued_ops: usize,
     inbound_fetches: Slab<InboundFetch>,
-    /// By process of the other side, so that those take turns too.
-    inbound_fetch_queue: VecDeque<(u32, VecDeque<Key<InboundFetch>>)>,
-    inbound_fetches_active: bool,
+    short_answers: Answers,
+    long_answers: Answers,
     pub(crate) asks: Asks,
     /// Fetches and atomics without an answer.
     requests_out: usize,
@@ -312,11 +316,11 @@ impl Session {
             },
             ops: Slab::default(),
             queues: Vec::new(),
-            active: VecDeque::new(),
+            turns: Turns::default(),
             queued_ops: 0,
             inbound_fetches: Slab::default(),
-            inbound_fetch_queue: VecDeque::new(),
-            inbound_fetches_active: false,
+            short_answers: Answers::default(),
+            long_answers: Answers::default(),
             asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
@@ -367,14 +371,14 @@ impl Session {
     /// Queues an operation; the caller has counted it with its process.
     #[inline]
     pub(crate) fn enqueue(&mut self, op: Op) {
-        let (slot, process) = (op.process.slot(), op.process);
+        let (slot, process, is_short) = (op.process.slot(), op.process, op.is_short());
         let key = self.ops.insert(op);
         self.queued_ops += 1;
         let queue = self.queue_of(process);
         queue.ops.push_back(key);
         if !queue.active {
             queue.active = true;
-            self.active.push_back(slot as u16);
+            self.turns.push(slot as u16, is_short);
         }
     }
 
@@ -399,7 +403,7 @@ impl Session {
     pub(crate) fn has_to_send(&self) -> bool {
         self.rx.ack_now
             || !self.tx.resend.is_empty()
-            || !self.active.is_empty()
+            || !self.turns.is_empty()
             || !self.pings.is_empty()
             || !self.pongs.is_empty()
     }

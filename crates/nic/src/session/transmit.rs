@@ -2,8 +2,8 @@
 //! acknowledgement on the same packet. Data is gathered straight into the datagram.
 
 use super::early::{early_bytes, put_early};
-use super::tx::{Body, Cause, Run, SentPacket, State};
-use super::{ASKS_TURN, INBOUND_FETCH_TURN, Op, OpKind, Session};
+use super::tx::{Body, Cause, Run, SentPacket};
+use super::{Op, OpKind, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
 use crate::limits::{
@@ -41,7 +41,7 @@ impl Runs {
 
     /// Bytes the numbering of `number` takes; `None`: no further run fits.
     #[inline]
-    fn cost(&self, number: u64) -> Option<usize> {
+    pub(super) fn cost(&self, number: u64) -> Option<usize> {
         if self.next == Some(number) {
             Some(0)
         } else if self.used < RUNS_PER_PACKET_MAX {
@@ -62,7 +62,7 @@ impl Runs {
         self.next = Some(number + 1);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 }
@@ -77,6 +77,15 @@ pub(super) enum Taken {
     HeldBack,
     /// The packet or the window is full.
     Full,
+}
+
+/// What may go out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum May {
+    All,
+    /// What is short: window or pace are used up, and it has credit.
+    Short,
+    Nothing,
 }
 
 /// Of up to `most` bytes from `start` on, those that end with a page and touch no more pages than a
@@ -99,10 +108,9 @@ impl Session {
         lending: bool,
     ) -> Option<(usize, bool)> {
         self.lending = lending && self.seals.send.may_lend();
-        let has_data = !self.tx.resend.is_empty() || !self.active.is_empty();
-        let may_send = has_data && self.may_send(now);
+        let may_send = self.may_send(now);
         let ack_due = self.rx.ack_now;
-        if !(ack_due || may_send) {
+        if !ack_due && may_send == May::Nothing {
             return None;
         }
         let (number, in_flight) = (self.tx.next_packet, self.tx.in_flight);
@@ -113,7 +121,7 @@ impl Session {
         // What is sent again may go another way than the acknowledgement that went with it the
         // first time, and was lost with it.
         let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.has_waited() && self.rx.next > 0;
-        let lost_size = if may_send { self.lost_size() } else { 0 };
+        let lost_size = if may_send == May::Nothing { 0 } else { self.lost_size() };
         if HEADER_BYTES + overhead + lost_size + ack_size > size {
             // A lost chunk that filled its packet leaves no room for an acknowledgement now, and
             // after a move to smaller packets it goes out as large as it is.
@@ -126,13 +134,8 @@ impl Session {
         let end = {
             let mut out = Writer::new(&mut buf[..size.checked_sub(reserve)?]);
             out.space(HEADER_BYTES);
-            if may_send {
-                self.add_lost(number, &mut runs, &mut out, tables, dma);
-                self.add_new(number, &mut runs, &mut out, tables, dma);
-                if runs.is_empty() {
-                    // Instead of new chunks there may be a failure to report.
-                    self.add_lost(number, &mut runs, &mut out, tables, dma);
-                }
+            if may_send != May::Nothing {
+                self.fill(may_send == May::Short, number, &mut runs, &mut out, tables, dma);
             }
             out.len()
         };
@@ -153,24 +156,33 @@ impl Session {
         Some((self.finish(buf, end), runs.is_empty()))
     }
 
-    /// Whether window and pace let a packet with chunks go, of which there are some.
     #[inline]
-    fn may_send(&mut self, now: Time) -> bool {
+    fn has_data(&self) -> bool {
+        !self.tx.resend.is_empty() || !self.turns.is_empty()
+    }
+
+    /// Which chunks window and pace let go.
+    #[inline]
+    fn may_send(&mut self, now: Time) -> May {
+        if !self.has_data() {
+            return May::Nothing;
+        }
         if self.tx.probes > 0 {
-            return true;
+            return May::All;
         }
         if self.tx.in_flight >= self.congestion.window() {
             self.congestion.is_full(self.tx.next_packet);
-            return false;
+        } else if self.tx.pacer.may_send(now, self.congestion.pacing_rate()) {
+            return May::All;
         }
-        self.tx.pacer.may_send(now, self.congestion.pacing_rate())
+        // On a path that may be dead nothing goes beyond the window.
+        if self.has_short() && self.turns.has_credit() && self.tx.backoff == 0 { May::Short } else { May::Nothing }
     }
 
     /// When the next packet may go, if there is something to send and the window has room.
     #[inline]
     pub(crate) fn paced_until(&self) -> Option<Time> {
-        let waits = !self.tx.resend.is_empty() || !self.active.is_empty();
-        let at = self.tx.pacer.opens_at().filter(|_| waits)?;
+        let at = self.tx.pacer.opens_at().filter(|_| self.has_data())?;
         (self.tx.in_flight < self.congestion.window()).then_some(at)
     }
 
@@ -179,7 +191,7 @@ impl Session {
     #[inline]
     pub(crate) fn is_clear_for(&self, now: Time, bytes: usize) -> bool {
         self.tx.resend.is_empty()
-            && self.active.is_empty()
+            && self.turns.is_empty()
             && self.pings.is_empty()
             && self.pongs.is_empty()
             && self.tx.backoff == 0
@@ -300,7 +312,7 @@ impl Session {
         let in_flight = self.tx.in_flight;
         let sent = self.congestion.sent(now, before, in_flight);
         self.tx.pacer.sent(now, in_flight - before, self.congestion.pacing_rate());
-        if self.tx.resend.is_empty() && self.active.is_empty() && in_flight < self.congestion.window() {
+        if !self.has_data() && in_flight < self.congestion.window() {
             self.congestion.has_no_more(in_flight);
         }
         self.tx.sent.push_back(SentPacket { number, sent, runs });
@@ -352,91 +364,12 @@ impl Session {
         rx.ack_deadline = None;
     }
 
-    /// Bytes the first chunk to be sent again takes.
-    fn lost_size(&mut self) -> usize {
-        while let Some(&number) = self.tx.resend.front() {
-            match self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes)) {
-                Some((State::Lost | State::Queued, bytes)) => {
-                    return bytes as usize + SEQ_BYTES;
-                }
-                _ => self.tx.resend.pop_front(),
-            };
-        }
-        0
-    }
-
-    fn add_lost(&mut self, packet: u64, runs: &mut Runs, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
-        while let Some(&number) = self.tx.resend.front() {
-            let base = self.tx.base;
-            let wanted = self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes));
-            let Some((state @ (State::Lost | State::Queued), bytes)) = wanted else {
-                self.tx.resend.pop_front();
-                continue;
-            };
-            let Some(cost) = runs.cost(number) else { return };
-            let room = bytes as usize + cost;
-            if number >= base + CHUNK_WINDOW || out.room() < room {
-                return;
-            }
-            self.tx.resend.pop_front();
-            runs.add(number, out);
-            self.encode(number, out, tables, dma);
-            let chunk = self.tx.chunk_mut(number).expect("found above");
-            chunk.state = State::InFlight;
-            chunk.packet = packet;
-            self.tx.in_flight += bytes as usize;
-            if state == State::Lost {
-                self.stats.retransmits += 1;
-            }
-        }
-    }
-
-    /// Makes new chunks, taking turns over the queues.
-    fn add_new(&mut self, packet: u64, runs: &mut Runs, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
-        // What is lost or reports failures goes first; numbers stay in the order of sending.
-        if !self.tx.resend.is_empty() {
-            return;
-        }
-        let mut held_back = 0;
-        while let Some(&turn) = self.active.front() {
-            let taken = match turn {
-                INBOUND_FETCH_TURN => self.take_inbound_fetch(packet, runs, out, tables, dma),
-                ASKS_TURN => self.take_ask(packet, runs, out, tables),
-                _ => self.take_op(turn, packet, runs, out, tables, dma),
-            };
-            match taken {
-                Taken::Chunk => held_back = 0,
-                Taken::Empty => {
-                    self.active.pop_front();
-                    match turn {
-                        INBOUND_FETCH_TURN => self.inbound_fetches_active = false,
-                        ASKS_TURN => self.asks.active = false,
-                        _ => self.queues[usize::from(turn)].active = false,
-                    }
-                }
-                Taken::HeldBack => {
-                    self.active.rotate_left(1);
-                    held_back += 1;
-                    if held_back >= self.active.len() {
-                        return;
-                    }
-                }
-                Taken::Full => {
-                    if !runs.is_empty() {
-                        self.active.rotate_left(1);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
     /// Room for the next chunk's data after `head` bytes; `None`: the packet or a window is full.
     #[inline]
     pub(super) fn room_for(&self, head: usize, wanted: u64, runs: &Runs, out: &Writer<'_>) -> Option<usize> {
         let cost = runs.cost(self.tx.next_number())?;
         let room = out.room().checked_sub(cost + head)?;
-        let budget = self.budget.checked_sub(self.tx.span_bytes + head)?;
+        let budget = (self.budget + self.turns.reserve()).checked_sub(self.tx.span_bytes + head)?;
         if self.tx.chunks.len() as u64 >= CHUNK_WINDOW {
             return None;
         }
@@ -448,7 +381,7 @@ impl Session {
         (whole || worthwhile).then_some(take)
     }
 
-    fn take_op(
+    pub(super) fn take_op(
         &mut self,
         turn: u16,
         packet: u64,

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use super::early::early_bytes;
 use super::reordering::Reordering;
+use super::turns::Again;
 use super::{InboundFetch, Op};
 use crate::congestion::{LostPacket, Pacer, RoundTrip, Snapshot};
-use crate::limits::{ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
+use crate::limits::{
+    ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX, SHORT_BYTES,
+};
 use crate::slab::Key;
 use crate::time::Time;
 
@@ -79,6 +82,18 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// It is no piece of something long.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        match self {
+            Body::Write { part, len, last, .. } | Body::FetchData { part, len, last, .. } => {
+                *part == 0 && *last && u64::from(*len) <= SHORT_BYTES
+            }
+            Body::Control(bytes) => bytes.len() as u64 <= SHORT_BYTES,
+            _ => true,
+        }
+    }
+
     /// The peer acknowledges it without waiting for company.
     #[inline]
     pub(crate) fn is_answered_at_once(&self) -> bool {
@@ -127,7 +142,7 @@ pub(crate) struct Tx {
     /// Bytes of messages of the driver.
     pub(crate) message_bytes: usize,
     /// Numbers of chunks to be sent (again) before new ones are made.
-    pub(crate) resend: VecDeque<u64>,
+    pub(crate) resend: Again,
     pub(crate) sent: VecDeque<SentPacket>,
     pub(crate) next_packet: u64,
     pub(crate) largest_acked: Option<u64>,
@@ -179,6 +194,7 @@ impl Tx {
             Cause::Answer => self.answers += 1,
             Cause::Message => self.message_bytes += bytes,
         }
+        self.resend.push(number, body.is_short());
         self.chunks.push_back(TxChunk {
             body,
             state: State::Queued,
@@ -188,7 +204,6 @@ impl Tx {
             packet: 0,
             lost: None,
         });
-        self.resend.push_back(number);
         number
     }
 
@@ -279,7 +294,7 @@ impl Tx {
                     chunk.state = State::Lost;
                     chunk.lost = Some(reduction);
                     self.in_flight -= chunk.bytes as usize;
-                    self.resend.push_back(number);
+                    self.resend.push(number, chunk.body.is_short());
                 }
             }
         }
@@ -299,7 +314,7 @@ impl Tx {
             chunk.state = State::Lost;
             chunk.lost = Some(0);
             self.in_flight -= chunk.bytes as usize;
-            self.resend.push_back(number);
+            self.resend.push(number, chunk.body.is_short());
             lost += 1;
         }
         lost
