@@ -192,10 +192,9 @@ fn send_failed(model: &Model, node: usize, process: ProcessId, import: ImportId,
     let proc = owner(model, node, process)?;
     let through = |o: &OpKey| {
         let op = &model.ops[*o];
-        let same = op.import_id == import && op.sender == proc;
-        same && !op.completion && op.is_send()
+        op.import_id == import && !op.completion && op.is_send()
     };
-    let open = model.open_ops.iter().copied().filter(through);
+    let open = model.open_ops_of(proc).filter(through);
     let op = open.min_by_key(|&o| (!model.ops[o].mistake.is_some_and(|m| m.explains(&why)), o))?;
     Some(Seen::SendFailed { op, why })
 }

@@ -67,11 +67,8 @@ fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
 /// has not been refused, or a payload that is still coming.
 fn earlier_append(model: &Model, key: OpKey) -> Option<OpKey> {
     let (flush, node) = (&model.ops[key], model.target_node(key));
-    model.open_ops.range(..key).copied().find(|&o| {
+    model.open_ops_of(flush.sender).take_while(|&o| o < key).find(|&o| {
         let op = &model.ops[o];
-        (op.is_append() && !op.appended || model.is_coming(o))
-            && op.sender == flush.sender
-            && model.target_node(o) == node
-            && !model.is_excused(o)
+        (op.is_append() && !op.appended || model.is_coming(o)) && model.target_node(o) == node && !model.is_excused(o)
     })
 }

@@ -38,7 +38,7 @@ pub(crate) fn is_decided(model: &Model) -> bool {
 fn deadlines_are_kept(model: &Model) -> Result<(), String> {
     let now_ns = model.now_ns.saturating_sub(DEADLINE_SLACK_NS);
     let wait_limit_ns = model.peer_timeout_ns + DEAD_PEER_SLACK_NS;
-    for &key in &model.open_ops {
+    for &(_, key) in &model.open_ops {
         let op = &model.ops[key];
         let died_ns =
             op.export.and_then(|e| model.exports[e].ended).filter(|e| e.1 == ExportEnd::NodeCrashed).map(|e| e.0);
@@ -68,7 +68,7 @@ fn deadlines_are_kept(model: &Model) -> Result<(), String> {
 fn everything_is_decided(model: &Model) -> Result<(), String> {
     let healed_ns = model.healed_at_ns.unwrap_or(model.now_ns);
     let since = || format!("{} ms after the faults ended", (model.now_ns - healed_ns) / 1_000_000);
-    if let Some(&key) = model.open_ops.first() {
+    if let Some(&(_, key)) = model.open_ops.first() {
         let op = &model.ops[key];
         return Err(format!(
             "{key} ({:?} of {} bytes by {}, posted at {} us) is still outstanding {}",

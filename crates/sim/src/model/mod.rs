@@ -42,8 +42,11 @@ pub(crate) struct Model {
     pub(crate) ops: Table<OpKey, Op>,
     pub(crate) redirects: Table<RedirectKey, Redirect>,
     pub(crate) pings: Table<PingKey, Ping>,
-    /// Operations that have not ended, for the progress checker and the end of the run.
-    pub(crate) open_ops: BTreeSet<OpKey>,
+    /// Operations that have not ended, by their sender: of a large cluster all are too many to go
+    /// through for one of them.
+    pub(crate) open_ops: BTreeSet<(ProcKey, OpKey)>,
+    /// Appends among them, by their ring.
+    open_appends: BTreeSet<(ExportKey, OpKey)>,
     /// Imports that are not answered, and answered ones not yet swept out.
     pub(crate) asked_imports: Vec<ImportKey>,
     /// Pings that are not answered, and answered ones not yet swept out.
@@ -80,6 +83,7 @@ impl Model {
             redirects: Table::new(),
             pings: Table::new(),
             open_ops: BTreeSet::new(),
+            open_appends: BTreeSet::new(),
             asked_imports: Vec::new(),
             open_pings: Vec::new(),
             unapplied: BTreeMap::new(),
@@ -188,7 +192,10 @@ impl Model {
         let lands = op.is_send() && op.mistake.is_none();
         let (len, counts) = (op.len, op.counter().is_some());
         let key = self.ops.push(op);
-        self.open_ops.insert(key);
+        self.open_ops.insert((sender, key));
+        if let (true, Some(ring)) = (self.ops[key].is_append(), target) {
+            self.open_appends.insert((ring, key));
+        }
         if let (true, Some(import)) = (self.ops[key].is_append(), self.ops[key].import) {
             self.imports[import].appends.push(key);
         }
@@ -243,7 +250,7 @@ impl Model {
     pub(crate) fn release_import(&mut self, key: ImportKey) {
         self.imports[key].state = ImportState::Dropped;
         let posted = |o: &OpKey| self.ops[*o].import == Some(key) && !self.ops[*o].completion;
-        let forgotten: Vec<OpKey> = self.open_ops.iter().copied().filter(posted).collect();
+        let forgotten: Vec<OpKey> = self.open_ops_of(self.imports[key].importer).filter(posted).collect();
         for op in forgotten {
             self.end_op(op, Outcome::Gone);
         }
@@ -272,7 +279,7 @@ impl Model {
         for import in self.procs[key].imports.clone() {
             self.imports[import].state = ImportState::Dropped;
         }
-        let ours: Vec<OpKey> = self.open_ops.iter().copied().filter(|&o| self.ops[o].sender == key).collect();
+        let ours: Vec<OpKey> = self.open_ops_of(key).collect();
         for op in ours {
             self.end_op(op, Outcome::Gone);
         }
@@ -316,7 +323,23 @@ impl Model {
         op.ended_at_ns = self.now_ns;
         let sender = op.sender;
         self.procs[sender].outstanding -= 1;
-        self.open_ops.remove(&key);
+        let ring = op.export;
+        self.open_ops.remove(&(sender, key));
+        if let Some(ring) = ring {
+            self.open_appends.remove(&(ring, key));
+        }
+    }
+
+    /// Operations of a process that have not ended, in the order of their posting.
+    pub(crate) fn open_ops_of(&self, sender: ProcKey) -> impl DoubleEndedIterator<Item = OpKey> + '_ {
+        let all = (sender, OpKey::from_index(0))..=(sender, OpKey(u32::MAX));
+        self.open_ops.range(all).map(|&(_, key)| key)
+    }
+
+    /// Appends to a ring that have not ended.
+    pub(crate) fn open_appends_to(&self, ring: ExportKey) -> impl Iterator<Item = OpKey> + '_ {
+        let all = (ring, OpKey::from_index(0))..=(ring, OpKey(u32::MAX));
+        self.open_appends.range(all).map(|&(_, key)| key)
     }
 
     /// A fault that may cost a node its peers begins.

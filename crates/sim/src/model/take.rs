@@ -130,8 +130,7 @@ impl Model {
             ring.written += bytes;
             ring.unread.push_back((op, bytes));
         }
-        let waiting = |o: &OpKey| self.ops[*o].is_append() && self.ops[*o].export == Some(export);
-        let waiting: Vec<OpKey> = self.open_ops.iter().copied().filter(waiting).collect();
+        let waiting: Vec<OpKey> = self.open_appends_to(export).collect();
         for op in waiting {
             self.ops[op].crowd = self.ops[op].crowd.max(self.crowd(export));
         }
@@ -225,7 +224,7 @@ impl Model {
         }
         // Posted sends learn of their fate by this alone.
         let posted = |o: &OpKey| self.ops[*o].import == Some(key) && !self.ops[*o].completion;
-        let lost: Vec<OpKey> = self.open_ops.iter().copied().filter(posted).collect();
+        let lost: Vec<OpKey> = self.open_ops_of(self.imports[key].importer).filter(posted).collect();
         for op in lost {
             debug_assert!(matches!(self.ops[op].kind, OpKind::Send { .. }));
             self.end_op(op, Outcome::Failed(why));
