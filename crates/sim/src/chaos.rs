@@ -86,7 +86,7 @@ impl Cluster {
         let one_way = self.rng.chance(300);
         let mut links = Vec::new();
         for from in 0..inside.len() {
-            for to in 0..inside.len() {
+            for to in self.options.known_to(from) {
                 if inside[from] && !inside[to] || !one_way && !inside[from] && inside[to] {
                     links.push((from, to));
                 }
@@ -140,7 +140,8 @@ impl Cluster {
     /// A path turns out to carry larger or smaller packets.
     fn change_mtu(&mut self) {
         let nodes = self.options.nodes as u64;
-        let (node, peer) = (self.rng.below(nodes) as usize, self.rng.below(nodes) as usize);
+        let node = self.rng.below(nodes) as usize;
+        let peer = self.some_known(node);
         let at = address(peer, self.rng.below(self.network.paths() as u64) as usize);
         let bytes = self.rng.pick(&[1_200, 1_472, self.setup.path_mtu_bytes]);
         self.call(node, |engine, _, _| engine.set_path_mtu(at, bytes));
@@ -149,7 +150,8 @@ impl Cluster {
     /// Random bytes from a random place: a stray or hostile sender.
     fn throw_garbage(&mut self) {
         let nodes = self.options.nodes as u64;
-        let (from, to) = (self.rng.below(nodes) as usize, self.rng.below(nodes) as usize);
+        let from = self.rng.below(nodes) as usize;
+        let to = self.some_known(from);
         let len = self.rng.pick(&[0, 1, 8, 16, 40, 100, 1_400]);
         let mut bytes: Vec<u8> = (0..len).map(|_| self.rng.next() as u8).collect();
         // Half of them begin as a real packet would, to get further into the decoder.

@@ -173,9 +173,10 @@ impl Cluster {
         config.listen = addrs(node, self.setup.paths);
         config.path_mtu_bytes = self.setup.path_mtu_bytes;
         config.recv_buffer_bytes = self.setup.recv_buffer_bytes;
+        config.congestion = self.options.control();
         let mut engine = Engine::new(config, self.rng.bytes32(), self.now());
         let told = if self.setup.tells_all_paths { self.setup.paths } else { 1 };
-        for peer in (0..self.options.nodes).filter(|&p| p != node) {
+        for peer in self.options.known_to(node).filter(|&p| p != node) {
             engine.add_peer(self.now(), &addrs(peer, told)).expect("64 nodes fit the peer table");
         }
         self.model.start_node(node, engine.incarnation());

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 /// A cluster needs two ends.
 pub const NODES_MIN: usize = 2;
-/// The size the project promises to hold at; an engine's peer table is of the same order.
-pub const NODES_MAX: usize = 64;
+/// Larger than any cluster the project makes promises about (64): what grows too fast shows here.
+pub const NODES_MAX: usize = 1_000;
+/// Nodes that one node knows and talks to, itself among them: all of a promised cluster, of a
+/// larger one those next to it. An engine's peer table has four times as many.
+pub(crate) const NODES_KNOWN_MAX: usize = 64;
 /// Actions of a run unless told otherwise: enough for every fault to meet every kind of operation
 /// over a sweep, few enough that a seed takes tens of milliseconds.
 pub const STEPS_DEFAULT: u64 = 300;

@@ -2,12 +2,14 @@
 //!
 //! Invariant: two runs with equal [`Options`] are the same run, packet for packet.
 
-use crate::limits::{NODES_MAX, NODES_MIN, STEPS_DEFAULT, TRACE_LINES_DEFAULT};
+use vmmc_nic::CongestionControl;
+
+use crate::limits::{NODES_KNOWN_MAX, NODES_MAX, NODES_MIN, STEPS_DEFAULT, TRACE_LINES_DEFAULT};
 
 /// One simulated run: `run(Options::new(4, 17))`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Nodes in the cluster, 2 to 64.
+    /// Nodes in the cluster, 2 to 1,000. Beyond 64 each knows the 64 next to it.
     pub nodes: usize,
     /// The seed everything else is drawn from.
     pub seed: u64,
@@ -33,6 +35,20 @@ impl Options {
             mode: Mode::BySeed,
             trace_lines: TRACE_LINES_DEFAULT,
         }
+    }
+
+    /// What all nodes have: by the seed, without a draw, and by other ones than the cipher.
+    pub(crate) fn control(&self) -> CongestionControl {
+        CongestionControl::ALL[(self.seed / 2 % 2) as usize]
+    }
+
+    /// Nodes that a node knows and talks to, and itself: all, or those next to it in a ring.
+    pub(crate) fn known_to(&self, node: usize) -> impl Iterator<Item = usize> + use<> {
+        let nodes = self.nodes;
+        let known = nodes.min(NODES_KNOWN_MAX);
+        // In a cluster where all are known they come in the order of their numbers.
+        let first = if nodes <= NODES_KNOWN_MAX { 0 } else { node + nodes - known / 2 };
+        (first..first + known).map(move |at| at % nodes)
     }
 
     /// The run a sweep does for `seed`: the number of nodes follows from the seed too, two to
@@ -106,4 +122,25 @@ impl Faults {
         node_crashes: false,
         process_crashes: false,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_have_either_control_and_neighbours_know_each_other() {
+        for control in CongestionControl::ALL {
+            let seeds: Vec<u64> = (0..4).filter(|seed| Options::for_sweep(*seed).control() == control).collect();
+            assert!(seeds.len() == 2 && seeds[0] % 2 != seeds[1] % 2, "both ciphers have it: {seeds:?}");
+        }
+        for nodes in [2, 64, 65, 1_000] {
+            let options = Options::new(nodes, 1);
+            let known = |node| options.known_to(node).collect::<Vec<_>>();
+            assert_eq!(known(0).len(), nodes.min(64));
+            let (one, other) = (nodes - 1, nodes / 2);
+            assert!(known(one).contains(&one) && known(0).contains(&1) && known(1).contains(&0));
+            assert_eq!(known(one).contains(&other), nodes <= 65, "{nodes}");
+        }
+    }
 }

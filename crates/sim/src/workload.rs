@@ -11,7 +11,9 @@ use vmmc_nic::{
 
 use crate::cluster::{Cluster, Happening, node_name};
 use crate::events::{import_cookie, ping_cookie};
-use crate::limits::{EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, NODES_PER_ACTION, PROCESSES_PER_NODE_MAX};
+use crate::limits::{
+    EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, NODES_KNOWN_MAX, NODES_PER_ACTION, PROCESSES_PER_NODE_MAX,
+};
 use crate::model::{
     Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Model, Ping, ProcKey, Region, RegionKey, RegionUse,
     Ring, Seen, Wanted,
@@ -71,6 +73,12 @@ impl Cluster {
             return self.do_attach(node);
         }
         self.rng.index(living.len()).map(|i| living[i])
+    }
+
+    /// A random node of those that a node knows.
+    pub(crate) fn some_known(&mut self, node: usize) -> usize {
+        let at = self.rng.below(self.options.nodes.min(NODES_KNOWN_MAX) as u64);
+        self.options.known_to(node).nth(at as usize).expect("that many are known")
     }
 
     /// The stranger asks for what it must not get.
@@ -257,7 +265,7 @@ impl Cluster {
         if self.model.procs[proc].imports.iter().filter(held).count() >= IMPORTS_PER_PROCESS_MAX {
             return;
         }
-        let node = self.rng.below(self.options.nodes as u64) as usize;
+        let node = self.some_known(self.model.procs[proc].node);
         let exports = self.model.exports_of_node(node);
         let chosen = self.rng.index(exports.len()).map(|i| exports[i]);
         let facts = chosen.map(|e| &self.model.exports[e]);
@@ -374,7 +382,7 @@ impl Cluster {
 
     fn do_ping(&mut self, proc: ProcKey) {
         let asker_node = self.model.procs[proc].node;
-        let node = self.rng.below(self.options.nodes as u64) as usize;
+        let node = self.some_known(asker_node);
         if node == asker_node {
             return;
         }

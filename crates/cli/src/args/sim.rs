@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// A simulated cluster.
 #[derive(Args, Debug)]
 pub(crate) struct Sim {
-    /// Nodes; by the seed if not given
+    /// Nodes, of which each knows the 64 next to it; by the seed if not given
     #[arg(long, value_parser = clap::value_parser!(u64).range(vmmc_sim::limits::NODES_MIN as u64..=vmmc_sim::limits::NODES_MAX as u64))]
     pub(crate) nodes: Option<u64>,
     /// The seed that everything else is drawn from

@@ -166,7 +166,11 @@ fn text(sweep: &Sweep) -> String {
         counts(&sweep.report).iter().map(|(name, n)| vec![name.replace('_', " "), n.to_string()]).collect();
     out += &crate::report::table::align(&["every property held in", "count"], &lines, 1);
     let (real, simulated) = (sweep.report.wall_time, sweep.report.virtual_time);
-    out + &format!("\n{simulated:.1?} simulated in {real:.1?} of processor time, digest {:016x}\n", sweep.report.digest)
+    let per_second = real.div_f64(simulated.as_secs_f64().max(1e-9));
+    out + &format!(
+        "\n{simulated:.1?} simulated in {real:.1?} of processor time, {per_second:.2?} a second, digest {:016x}\n",
+        sweep.report.digest
+    )
 }
 
 fn json(sweep: &Sweep) -> serde_json::Value {

@@ -77,6 +77,12 @@ fn without_faults_no_valid_operation_fails_for_the_network() {
 }
 
 #[test]
+fn a_thousand_nodes_hold() {
+    let report = hold(Options { steps: 12, ..Options::new(1_000, 3) });
+    assert!(report.operations_done > 1_000 && report.engines.sessions > 1_000, "{report:?}");
+}
+
+#[test]
 fn a_sweep_can_be_stopped() {
     let sweep = run_many(0..1000, 1, |seed| Options { steps: 1, ..Options::new(2, seed) }, |done, _| done < 3);
     assert_eq!(sweep.report.runs, 3);
