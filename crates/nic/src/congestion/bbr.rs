@@ -654,8 +654,9 @@ impl Controller for Bbr {
             self.check_full_bw(sample);
             self.check_startup();
             if self.state == State::Drain && ack.in_flight <= self.inflight(100) {
-                // When the bound was set, the rate was that of a round trip before.
-                let pipe = self.pipe(100);
+                // When the bound was set, the rate was that of a round trip before. What the pipe
+                // holds without a queue, the cruise may have under way.
+                let pipe = (self.pipe(100) as u64 * 100).div_ceil(WITH_HEADROOM) as usize;
                 self.bounds.inflight_hi = self.bounds.inflight_hi.map(|hi| hi.max(pipe));
                 self.start_down(ack.now, ack.delivered);
             }

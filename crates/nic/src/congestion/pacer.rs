@@ -60,6 +60,12 @@ impl Pacer {
         self.gone_at = self.gone_at.max(now - late) + time_for(bytes as u64, rate);
     }
 
+    /// It is not the pace that holds packets back: when they may go, no timer is to be made good.
+    pub(crate) fn held_otherwise(&mut self, now: Time, rate: Option<u64>) {
+        let Some(rate) = rate.filter(|rate| is_paced(*rate)) else { return };
+        self.gone_at = self.gone_at.max(now - time_for(quantum(rate), rate));
+    }
+
     /// Ends a wait whose time has come.
     #[inline]
     pub(crate) fn wait_is_over(&mut self, now: Time) {
@@ -119,6 +125,30 @@ mod tests {
         assert!(sent >= rate / 100 * 99, "{sent}");
         let (sent, most) = send_for(&mut Pacer::default(), rate, 1_400, second, Duration::from_millis(50));
         assert!(most <= quantum(rate) + bytes_in(rate, PACING_CATCH_UP) + 2_800 && sent < rate / 10, "{most} {sent}");
+    }
+
+    #[test]
+    fn what_something_else_held_back_is_no_burst() {
+        let (mut pacer, rate, ms) = (Pacer::default(), 125_000_000, Duration::from_millis(1));
+        let burst = |pacer: &mut Pacer, now| {
+            let mut burst = 0;
+            while pacer.may_send(now, Some(rate)) {
+                pacer.sent(now, 1_400, Some(rate));
+                burst += 1_400;
+            }
+            burst
+        };
+        let begun = Time::ZERO + 10 * ms;
+        burst(&mut pacer, begun);
+        // A timer that is 2 ms late is made good, as far as one is.
+        let late = burst(&mut pacer, begun + 2 * ms + ms / 4);
+        assert!(late > bytes_in(rate, ms), "{late}");
+        // The window was full meanwhile.
+        let now = begun + 10 * ms;
+        assert!(pacer.may_send(now, Some(rate)));
+        pacer.held_otherwise(now, Some(rate));
+        let burst = burst(&mut pacer, now);
+        assert!(burst <= quantum(rate) + 2_800, "{burst}");
     }
 
     #[test]
