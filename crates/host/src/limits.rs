@@ -62,8 +62,9 @@ pub const POLLS_A_YIELD: u32 = 12;
 /// Steps of a node in this process between two readings of the clock, which takes a good part of a
 /// step that finds nothing.
 pub const STEPS_A_CLOCK: u32 = 8;
-/// Turns of so many steps before a wait is set up that can also sleep: some 15 us.
-pub const QUICK_TURNS: u32 = 8;
+/// Turns of so many steps before a wait is set up that can also sleep: some 6 us, which a
+/// short answer from another core takes. More keep the core from those who share it.
+pub const QUICK_TURNS: u32 = 3;
 /// A wait that may take no longer than this has a deadline to check, and no such turns.
 pub const QUICK_WAIT_MIN: Duration = Duration::from_micros(100);
 /// Time without work after which a node sleeps, ns: polling costs its core, sleeping costs the next
@@ -109,10 +110,16 @@ pub const LIBRARY_WAITS: BackoffLimits = BackoffLimits {
 
 /// Waits on a node in this process, whose threads step it; a poll is a turn of
 /// [`STEPS_A_CLOCK`] steps. They poll for the same time always, for a step is work for others too,
-/// and only yield where another thread has the node.
+/// and yield after each turn: where nobody wants the core that is little beside so many steps.
 #[cfg(not(loom))]
-pub const STEPPED_WAITS: BackoffLimits =
-    BackoffLimits { polls_a_clock: 0, poll_min_ns: POLL_MAX_NS, wake_ns: 0, long_poll: None, ..LIBRARY_WAITS };
+pub const STEPPED_WAITS: BackoffLimits = BackoffLimits {
+    polls_a_yield: 0,
+    polls_a_clock: 0,
+    poll_min_ns: POLL_MAX_NS,
+    wake_ns: 0,
+    long_poll: None,
+    ..LIBRARY_WAITS
+};
 
 /// The same on a node whose clock moves only while its threads sleep: they sleep at once.
 #[cfg(not(loom))]

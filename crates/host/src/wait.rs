@@ -110,7 +110,7 @@ impl Waiter {
     }
 
     /// The beginning of a wait that may be long, for a thread that steps the node that is ours to
-    /// run: polls what may be under way already for some 15 us, with nothing between a step and
+    /// run: polls what may be under way already for some 6 us, with nothing between a step and
     /// `ready`. None: it has not come, or this is not for such a thread or wait.
     #[inline]
     pub fn poll_quickly<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
@@ -187,9 +187,9 @@ impl Waiter {
         }
     }
 
-    /// A thread that steps the node yields where another one has it, and else works.
+    /// Where only sleeps move the clock, a yield lets nobody do anything.
     fn manner(&self) -> Manner {
-        if self.steps() { Manner::Spin } else { Manner::Yield }
+        if self.backoff.limits().poll_max_ns == 0 { Manner::Spin } else { Manner::Yield }
     }
 
     fn wait_once<T>(

@@ -68,7 +68,8 @@ pub(super) fn wait_stepping<T>(
             Err(Worked(false)) => {}
         }
         match wait.next(clock) {
-            Step::Poll | Step::Yield => {}
+            Step::Poll => {}
+            Step::Yield => std::thread::yield_now(),
             Step::Sleep(until) => {
                 stepper.park(until.0);
                 wait.again(clock);
