@@ -42,6 +42,26 @@ const TIRPC_HEADERS: &str = "/usr/include/tirpc";
 /// Bytes of a message of UCX that stands for none.
 const LEAST_BYTES: u64 = 8;
 
+/// What messages of MPI go over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MpiOver {
+    /// What the implementation takes within a machine.
+    Best,
+    /// TCP, as between machines.
+    Tcp,
+}
+
+/// Settings of Open MPI, and of MPICH over UCX or libfabric, by which messages within a machine go
+/// over TCP. Each ignores those of the others.
+const MPI_OVER_TCP: [(&str, &str); 6] = [
+    ("OMPI_MCA_pml", "ob1"),
+    ("OMPI_MCA_btl", "tcp,self"),
+    ("OMPI_MCA_btl_tcp_if_include", "lo"),
+    ("MPIR_CVAR_NOLOCAL", "1"),
+    ("UCX_TLS", "tcp"),
+    ("FI_PROVIDER", "tcp"),
+];
+
 /// One series of a tool.
 #[derive(Clone)]
 pub(crate) struct Tool {
@@ -60,7 +80,7 @@ enum Kind {
     /// `fi_pingpong` with this provider and endpoint type. It only knows latency.
     Libfabric { provider: &'static str, endpoint: &'static str },
     /// A program under `mpirun`, compiled when it is first needed.
-    Mpi { program: Rc<OnceCell<Result<Compiled, String>>> },
+    Mpi { over: MpiOver, program: Rc<OnceCell<Result<Compiled, String>>> },
     /// Unary calls of the program of `examples/grpc`, by the name of its line.
     Grpc { line: &'static str },
     /// Exchanges of the program of `peers/iceoryx2`: its first word.
@@ -118,7 +138,12 @@ pub(crate) fn find(peer: Peer, what: What) -> Option<Result<Vec<Tool>, Missing>>
         Peer::Libfabric => missing("libfabric", "Debian package libfabric-bin"),
         // Open MPI's runtime package brings mpicc, but not what it compiles against.
         Peer::Mpi => match (in_path("mpirun"), in_path("mpicc").filter(|_| mpi_compiles())) {
-            (Some(_), Some(_)) => Ok(vec![Tool { series: "mpi", kind: Kind::Mpi { program: Rc::default() } }]),
+            (Some(_), Some(_)) => {
+                let program: Rc<OnceCell<_>> = Rc::default();
+                let tool = |series, over| Tool { series, kind: Kind::Mpi { over, program: program.clone() } };
+                let tcp = messages.then(|| tool("mpi-tcp", MpiOver::Tcp));
+                Ok([tool("mpi", MpiOver::Best)].into_iter().chain(tcp).collect())
+            }
             _ => missing("mpi", "Debian packages openmpi-bin and libopenmpi-dev, or mpich and libmpich-dev"),
         },
         Peer::Iceoryx2 if in_path(ICEORYX2_PROGRAM).is_some() => {
@@ -181,8 +206,8 @@ impl Tool {
                 Err(why) => Err(format!("cc failed: {why}")),
             },
             Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size, count),
-            Kind::Mpi { program } => match program.get_or_init(compile_mpi) {
-                Ok(compiled) => mpi(&compiled.0.join("mpi"), latency, size, count),
+            Kind::Mpi { over, program } => match program.get_or_init(compile_mpi) {
+                Ok(compiled) => mpi(*over, &compiled.0.join("mpi"), latency, size, count),
                 Err(why) => Err(format!("mpicc failed: {why}")),
             },
         }
@@ -295,8 +320,11 @@ fn compile(name: &str, text: &str, compiler: &str, options: &[&str]) -> Result<C
     }
 }
 
-fn mpi(program: &std::path::Path, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
+fn mpi(over: MpiOver, program: &std::path::Path, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
     let mut command = Command::new("mpirun");
+    if over == MpiOver::Tcp {
+        command.envs(MPI_OVER_TCP);
+    }
     // Open MPI refuses to run as root unless told; other implementations ignore these.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.args(["-n", "2"]).arg(program).args([if latency { "lat" } else { "bw" }, &size.to_string()]);
