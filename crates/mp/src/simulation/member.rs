@@ -467,11 +467,13 @@ impl Member {
         let nothing = || Own::Bytes(Vec::new());
         let (bytes, memory) = (nothing(), nothing());
         let mut call = Call { send: None, bytes, begun: None, receive: None, memory, got: None, until };
-        if kind > 1 && !self.block_receive(profile, &mut call)? {
-            return Ok(());
-        }
-        if kind < 3 {
-            self.block_send(profile, &mut call)?;
+        match kind {
+            0 | 1 => {
+                let message = self.begin_send(profile, &mut call);
+                self.block_send(message, &mut call)?;
+            }
+            2 => self.exchange(profile, &mut call)?,
+            _ => drop(self.block_receive(profile, &mut call, true)?),
         }
         if call.send.is_some() || call.receive.is_some() {
             self.calls.push(call);
@@ -479,13 +481,32 @@ impl Member {
         self.learn()
     }
 
-    /// False: the receive is over.
-    fn block_receive(&mut self, profile: &Profile, call: &mut Call) -> Result<bool, String> {
+    /// Both: as the library does it, a send that can go at once goes before the receive is noted.
+    fn exchange(&mut self, profile: &Profile, call: &mut Call) -> Checked {
+        let mut sent = false;
+        if self.engine.state.is_plain() {
+            let message = self.begin_send(profile, call);
+            sent = self.try_send(message, bytes_of(&call.bytes)) == Ok(true);
+            if sent {
+                self.has_gone(message)?;
+            } else {
+                self.net.world().model.never_goes(message, Stage::Withdrawn);
+            }
+        }
+        if self.block_receive(profile, call, sent)? && !sent {
+            let message = self.begin_send(profile, call);
+            self.block_send(message, call)?;
+        }
+        Ok(())
+    }
+
+    /// False: the receive is over. `quick`: it may look for its message before it is noted.
+    fn block_receive(&mut self, profile: &Profile, call: &mut Call, quick: bool) -> Result<bool, String> {
         let (pattern, room) = (self.pattern(profile), profile.room(self.below(8)));
-        let waits = self.engine.state.matcher.probe(&pattern).is_some();
+        let quick = quick && self.engine.state.matcher.probe(&pattern).is_none();
         let receive = self.net.world().model.posts(self.rank, pattern, room);
         call.memory = self.own(vec![0; room as usize]);
-        if let (Own::Bytes(memory), false) = (&mut call.memory, waits) {
+        if let (Own::Bytes(memory), true) = (&mut call.memory, quick) {
             if let Some(received) = self.engine.receive_early(&pattern, memory, 1 + room as u32 % 3) {
                 let memory = memory.clone();
                 self.told(receive, &Ok(received), &memory, false)?;
@@ -511,10 +532,16 @@ impl Member {
         }
     }
 
-    fn block_send(&mut self, profile: &Profile, call: &mut Call) -> Checked {
+    fn begin_send(&mut self, profile: &Profile, call: &mut Call) -> MessageId {
         let ((envelope, to), len) = (self.envelope(profile), self.len(profile));
         let message = self.net.world().model.begins(envelope, to, len);
         call.bytes = self.own(content(message, len));
+        message
+    }
+
+    fn block_send(&mut self, message: MessageId, call: &mut Call) -> Checked {
+        let len = self.net.world().model.message(message).len;
+        let (to, envelope) = self.of(message);
         match self.try_send(message, bytes_of(&call.bytes)) {
             Ok(true) => self.has_gone(message),
             Ok(false) => {
