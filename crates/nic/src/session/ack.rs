@@ -17,10 +17,6 @@ pub(crate) struct Nonsense;
 impl Session {
     /// Takes an acknowledgement.
     pub(crate) fn acknowledged(&mut self, now: Time, ack: &Ack<'_>, tables: &mut Tables) -> Result<(), Nonsense> {
-        // Failures first: a send must not complete before its error has come.
-        if ack.barrier > self.rx.next {
-            return Ok(());
-        }
         if ack.largest >= self.tx.next_packet || ack.cumulative > self.tx.next_number() {
             return Err(Nonsense);
         }
@@ -28,9 +24,17 @@ impl Session {
         let newest = self.measure(now, ack);
         let news = News { before, largest: ack.largest };
         let base = self.tx.base;
-        let mut bytes = self.pop_acknowledged(ack.cumulative, news, tables)?;
-        for (start, end) in ack.ranges() {
-            bytes += self.mark_held(start, end, news)?;
+        let mut bytes = 0;
+        if ack.barrier > self.rx.next {
+            // Failures first: a send must not complete before its error has come. What has arrived
+            // does not go again, or both sides could fill their windows with it and wait for each
+            // other's failures for ever; but the last of it does, to ask for this once more.
+            bytes += self.mark_held(base, ack.cumulative.saturating_sub(1), news)?;
+        } else {
+            bytes += self.pop_acknowledged(ack.cumulative, news, tables)?;
+            for (start, end) in ack.ranges() {
+                bytes += self.mark_held(start, end, news)?;
+            }
         }
         if bytes > 0 || self.tx.base > base {
             self.tx.backoff = 0;

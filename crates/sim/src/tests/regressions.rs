@@ -47,3 +47,12 @@ fn a_short_run_with_a_stranger_ends_quietly() {
         panic!("{failure}");
     }
 }
+
+// Both sides sent again what had arrived, for each would not hear of it before the other's failures
+// had come, and these were beyond two packets of it.
+#[test]
+fn sides_that_wait_for_each_others_failures_go_on() {
+    if let Err(failure) = run(Options::new(5, 52)) {
+        panic!("{failure}");
+    }
+}
