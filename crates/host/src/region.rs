@@ -727,6 +727,14 @@ fn seal(fd: &OwnedFd) -> Result<(), RegionError> {
         .map_err(|errno| RegionError::System { call: "fcntl(F_ADD_SEALS)", errno })
 }
 
+/// What the kernel calls the memory of regions, for those who look at a process's memory map.
+const MEMFD_NAME: &str = "vmmc";
+
+/// Whether the file of a mapping, as the memory map names it, is a region's.
+pub(crate) fn is_region(file: &str) -> bool {
+    file.strip_prefix("/memfd:") == Some(MEMFD_NAME)
+}
+
 /// The same, not sealed yet.
 fn open_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     check_size(len)?;
@@ -739,8 +747,8 @@ fn open_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may be told to refuse memory that
     // could be executed.
-    let fd = match rustix::fs::memfd_create("vmmc", flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => rustix::fs::memfd_create("vmmc", flags),
+    let fd = match rustix::fs::memfd_create(MEMFD_NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(MEMFD_NAME, flags),
         made => made,
     }
     .map_err(system("memfd_create"))?;

@@ -8,9 +8,10 @@
 //!
 //! ```text
 //!  prepare: lock ; let the pages be inherited        parent: wait for the child's word ; not inherited again ; unlock
-//!                                                     child: copy each run onto private pages ; say so ; forget all pins
+//!                                                     child: copy what is still there onto private pages ; say so ; forget all pins
 //! ```
 
+use super::mappings::own_shared_mappings;
 use super::{PinSpace, State, spaces};
 use crate::limits::FORK_COPY_TIME;
 use crate::region::swap_pages;
@@ -55,23 +56,24 @@ extern "C" fn prepare() {
 }
 
 extern "C" fn parent() {
-    let Some(forking) = FORKING.with(|f| f.borrow_mut().take()) else { return };
+    let Some(mut forking) = FORKING.with(|f| f.borrow_mut().take()) else { return };
     if let Some((read, write)) = forking.pipe {
         drop(write);
         // A child that is killed meanwhile closes its end.
         let time = Timespec { tv_sec: FORK_COPY_TIME.as_secs() as i64, tv_nsec: 0 };
         let _ = poll(&mut [PollFd::new(&read, PollFlags::IN)], Some(&time));
     }
-    forking.runs.iter().for_each(|run| advise(run, Advice::LinuxDontFork));
-    drop(forking.state);
+    // Where another thread has unmapped pages meanwhile, others' memory may lie by now.
+    forking.space.apply_changes(&mut forking.state);
+    forking.state.runs().iter().for_each(|run| advise(run, Advice::LinuxDontFork));
 }
 
 extern "C" fn child() {
     let Some(mut forking) = FORKING.with(|f| f.borrow_mut().take()) else { return };
-    for run in &forking.runs {
-        // SAFETY: the run is mapped and readable in the parent and so here; this is the only
-        // thread, and the run is not on its stack.
-        if unsafe { swap_pages(run.start as *mut u8, run.len(), None) }.is_err() {
+    for part in still_pinned(&forking.runs) {
+        // SAFETY: the part is mapped and readable; this is the only thread, and the part is not on
+        // its stack.
+        if unsafe { swap_pages(part.start as *mut u8, part.len(), None) }.is_err() {
             eprintln!("vmmc: no memory to copy pinned pages into a forked child, which ends here");
             std::process::abort();
         }
@@ -81,6 +83,33 @@ extern "C" fn child() {
     if let Some((_, write)) = &forking.pipe {
         let _ = rustix::io::write(write, &[1]);
     }
+}
+
+/// What of the runs still is what it was. Other threads of the parent may have unmapped some, and
+/// mapped something else there, after `prepare` had looked and before the fork.
+fn still_pinned(runs: &[Range<usize>]) -> Vec<Range<usize>> {
+    match own_shared_mappings() {
+        Some(own) => common(runs, &own),
+        // No page may stay shared.
+        None => runs.to_vec(),
+    }
+}
+
+/// What two lists of ranges, each in order and without overlaps, have in common.
+fn common(some: &[Range<usize>], others: &[Range<usize>]) -> Vec<Range<usize>> {
+    let (mut left, mut right, mut both) = (some.iter().peekable(), others.iter().peekable(), Vec::new());
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let part = a.start.max(b.start)..a.end.min(b.end);
+        if !part.is_empty() {
+            both.push(part);
+        }
+        if a.end < b.end {
+            left.next()
+        } else {
+            right.next()
+        };
+    }
+    both
 }
 
 fn advise(run: &Range<usize>, advice: Advice) {
@@ -101,5 +130,21 @@ fn own_stack() -> Range<usize> {
         let known = libc::pthread_attr_getstack(&attributes, &mut base, &mut len) == 0;
         libc::pthread_attr_destroy(&mut attributes);
         if known { base as usize..base as usize + len } else { 0..0 }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::common;
+
+    #[test]
+    fn ranges_in_common_are_those_of_each_byte() {
+        let some = [0..4, 6..8, 10..20, 30..31];
+        let others = [2..7, 8..11, 12..13, 15..40];
+        let bytes = |ranges: &[std::ops::Range<usize>]| ranges.iter().cloned().flatten().collect::<Vec<_>>();
+        let [left, right] = [bytes(&some), bytes(&others)];
+        let expected: Vec<usize> = left.into_iter().filter(|byte| right.contains(byte)).collect();
+        assert_eq!(bytes(&common(&some, &others)), expected);
+        assert_eq!(common(&some, &[]), []);
     }
 }

@@ -7,7 +7,9 @@
 use super::PinError;
 use crate::adopt::parse_line;
 use crate::limits::GUARD_BYTES_MAX;
+use crate::region::is_region;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -176,6 +178,15 @@ fn read(start: usize, end: usize) -> Result<(), PinError> {
         covered = high;
     }
     if covered < end { refuse(covered, "not mapped") } else { Ok(()) }
+}
+
+/// Shared memory of this library that lies in the address space and can be read, in order. None if
+/// the kernel does not say.
+pub(super) fn own_shared_mappings() -> Option<Vec<Range<usize>>> {
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let own = |rights: &str, name: &str| rights.starts_with('r') && rights.ends_with('s') && is_region(name);
+    let lines = text.lines().filter_map(parse_line);
+    Some(lines.filter(|(_, _, rights, name)| own(rights, name)).map(|(low, high, ..)| low..high).collect())
 }
 
 fn refuse(address: usize, what: &str) -> Result<(), PinError> {
