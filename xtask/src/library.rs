@@ -61,18 +61,18 @@ pub(crate) fn install(tree: &mut Tree, library: &Static<'_>) -> Result<(), Strin
     tree.lighten(&to, &["--strip-unneeded"])
 }
 
-/// Options for objcopy by which the sections of functions and constants are called by number:
-/// their names, which nobody needs, are a tenth of the library. What they are of stays in front, so
-/// that a linker can still leave out those that a program does not need.
+/// Options for objcopy by which the sections of functions and constants are all called by what they
+/// are of: their names, which nobody needs, are a good part of the library. They stay sections of
+/// their own, so that a linker can still leave out those that a program does not need.
 fn short_sections(object: &Path) -> Result<String, String> {
     let read = Command::new("readelf").arg("-SW").arg(object).output();
     let read = read.map_err(|e| format!("readelf: {e}; install a C compiler with its binutils"))?;
     let listed = String::from_utf8_lossy(&read.stdout);
     let names = listed.lines().filter_map(|line| line.split_once("] ")?.1.split_ascii_whitespace().next());
-    let options = names.zip(0..).filter_map(|(name, number)| {
+    let options = names.filter_map(|name| {
         let kind =
             SECTIONS_OF_ONE.iter().find(|kind| name.strip_prefix(**kind).is_some_and(|rest| !rest.is_empty()))?;
-        Some(format!("--rename-section {name}={kind}{number}\n"))
+        Some(format!("--rename-section {name}={kind}_\n"))
     });
     Ok(options.collect())
 }
