@@ -22,14 +22,13 @@ mod frame;
 pub mod fuzzing;
 mod handler;
 mod layout;
-mod quick_looks;
 
 use crate::core::Core;
 use crate::error::{AccessError, ExportError, TokenError, WaitError};
 use crate::export::{Export, ExportBuilder};
 use crate::limits::{
     BOARD_POLL_EVERY, BOARD_TRUSTED, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_POLLED_MAX, ENDPOINT_REFUSALS_MAX,
-    ENDPOINT_SENDERS_MAX, LOOKS_A_CLOCK, QUICK_LOOKS, QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
+    ENDPOINT_SENDERS_MAX, LOOKS_A_CLOCK, QUIET_AFTER_POLLS, REAP_EVERY, REAPED_AT_ONCE,
 };
 use crate::notification::Watched;
 use crate::ring::{Record, Ring};
@@ -41,12 +40,12 @@ pub use connection::{Connection, ConnectionBuilder};
 pub use frame::Frame;
 pub use handler::MessageHandler;
 use layout::{Call, Shape, VERSION, WELCOME, Welcome};
-use quick_looks::QuickLooks;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::Access;
+use vmmc_host::wait::{Backoff, Manner, Polled, poll};
 use vmmc_host::{Deadline, Nanos, Region, RegionError};
 use vmmc_nic::{ImportId, ProcessId, Rights, Sender};
 
@@ -101,7 +100,8 @@ pub struct Endpoint {
     all_polled_at: Nanos,
     /// One of those that are not polled one by one has sent something, and no mark shows it.
     all_due: bool,
-    quick_looks: QuickLooks,
+    /// How waits begin.
+    quick_waits: Backoff,
     reaped_at: Nanos,
     /// The sender that is next to be asked for.
     reap_next: usize,
@@ -419,16 +419,15 @@ impl Endpoint {
 
     /// The beginning of a wait: an answer from another core comes before a wait is set up that can
     /// also sleep. Not where this thread has to step the node meanwhile.
-    fn look_quickly(&mut self) -> bool {
-        if self.core().waiting.waiter.steps() || !self.quick_looks.begin() {
+    fn look_quickly(&self) -> bool {
+        if self.core().waiting.waiter.steps() {
             return false;
         }
-        let found = (0..QUICK_LOOKS).any(|_| {
-            std::hint::spin_loop();
-            self.has_message()
-        });
-        self.quick_looks.ended(found);
-        found
+        // Looks are counted: no clock is read.
+        let clock = || Nanos(0);
+        let mut wait = self.quick_waits.begin(Manner::Spin, Deadline(Nanos::MAX));
+        let looked = poll(&mut wait, clock, || self.has_message().then_some(()));
+        matches!(looked, Polled::Found(()))
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -4,8 +4,8 @@
 //! for the number.
 
 use std::time::Duration;
-use vmmc_host::limits::{COMPLETION_SLOTS, INLINE_BYTES_MAX as SLOT_INLINE, LANES};
-use vmmc_host::wait::TimedSleeps;
+use vmmc_host::limits::{COMPLETION_SLOTS, INLINE_BYTES_MAX as SLOT_INLINE, LANES, RING_WAITS};
+use vmmc_host::wait::{BackoffLimits, RestLimits, SkipLimits, TimedSleeps};
 
 /// Default of all waits: the time within which a dead node is an error.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
@@ -161,13 +161,17 @@ pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// Looks of a wait for a message between two readings of the clock, which takes as long as some
 /// looks.
 pub const LOOKS_A_CLOCK: u32 = 8;
-/// Looks before such a wait is set up: some 2 us, as long as a short answer from another core
-/// takes.
-pub const QUICK_LOOKS: u32 = 64;
-/// Waits in a row whose quick looks are all in vain before some do without.
-pub const QUICK_LOOKS_VAIN: u32 = 4;
-/// Waits that then do without: what one of them costs is little beside so many waits.
-pub const QUICK_LOOKS_REST: u32 = 32;
+/// How such a wait begins, before it is set up: with some 2 us of looks, as long as a short answer
+/// from another core takes. After four waits in a row that look so in vain, 32 do without: what they
+/// wait for comes through a node, or from a thread that needs this core.
+pub const QUICK_WAITS: BackoffLimits = BackoffLimits {
+    polls_a_yield: 0,
+    polls_a_clock: 64,
+    poll_min_ns: 0,
+    poll_max_ns: 0,
+    skips: Some(SkipLimits { vain_waits: 4, rest: RestLimits::fixed(32) }),
+    ..RING_WAITS
+};
 /// Bytes of records of those that connect or leave, some thousand of them.
 pub const ENDPOINT_CALLS_BYTES: u64 = 64 << 10;
 /// Senders that were refused and have not read so yet: each is an export. Older ones learn it when
@@ -177,3 +181,39 @@ pub const ENDPOINT_REFUSALS_MAX: usize = 16;
 pub const REAP_EVERY: Duration = Duration::from_secs(1);
 /// Senders that it asks for in a round: some 10 us each.
 pub const REAPED_AT_ONCE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmmc_host::wait::{Backoff, Manner, Polled, poll};
+    use vmmc_host::{Deadline, Nanos};
+
+    /// Looks of each of so many waits, in vain or until they find.
+    fn looks(backoff: &Backoff, waits: usize, find: bool) -> Vec<u32> {
+        let look = |_| {
+            let mut looks = 0;
+            let mut wait = backoff.begin(Manner::Spin, Deadline(Nanos::MAX));
+            let looked = poll(
+                &mut wait,
+                || Nanos(0),
+                || {
+                    looks += 1;
+                    (find && looks == 3).then_some(())
+                },
+            );
+            assert_eq!(looked == Polled::Found(()), looks == 3 && find, "or it sleeps, and does not time out");
+            looks
+        };
+        (0..waits).map(look).collect()
+    }
+
+    #[test]
+    fn waits_give_up_quick_looks_that_find_nothing_and_try_again_now_and_then() {
+        let backoff = Backoff::new(&QUICK_WAITS);
+        assert_eq!(looks(&backoff, 4, false), [64; 4]);
+        assert_eq!(looks(&backoff, 32, false), [0; 32]);
+        assert_eq!(looks(&backoff, 33, false)[..2], [64, 0], "one in vain is enough after the rest");
+        assert_eq!(looks(&backoff, 100, true), [3; 100], "and one that finds to go on");
+        assert_eq!(looks(&backoff, 4, false), [64; 4]);
+    }
+}

@@ -4,15 +4,15 @@
 //! one with a board. Source: [GMS §2].
 
 use super::layout::Shape;
-use super::quick_looks::QuickLooks;
 use super::{Endpoint, EndpointCounts};
 use crate::error::ExportError;
-use crate::limits::{ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX};
+use crate::limits::{ENDPOINT_CALLS_BYTES, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, FRAME_BYTES_MAX, QUICK_WAITS};
 use crate::session::Session;
 use crate::tokens::TokenPool;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use vmmc_host::control::Access;
+use vmmc_host::wait::Backoff;
 
 /// Choices for an endpoint; made by [`Session::endpoint`](crate::Session::endpoint).
 #[must_use = "there is no endpoint before `create`"]
@@ -118,7 +118,7 @@ impl EndpointBuilder {
             looks: AtomicU32::new(0),
             all_polled_at,
             all_due: false,
-            quick_looks: QuickLooks::default(),
+            quick_waits: Backoff::new(&QUICK_WAITS),
             reaped_at: all_polled_at,
             reap_next: 0,
             refused: VecDeque::new(),
