@@ -4,11 +4,9 @@
 //! events and datagrams have all been taken before anything else happens, as its documentation asks
 //! for.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use vmmc_nic::{Cipher, Ciphers, ClusterKey, Config, Engine, NodeName, Time};
 
+use crate::agenda::Agenda;
 use crate::chaos::ChaosEvent;
 use crate::judge::{Judge, Verdict};
 use crate::limits::{
@@ -34,30 +32,6 @@ pub(crate) enum Happening {
     Act,
     /// A fault begins or ends.
     Chaos(ChaosEvent),
-}
-
-struct Scheduled {
-    at_ns: u64,
-    /// Breaks ties in the order of asking.
-    order: u64,
-    what: Happening,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        (self.at_ns, self.order) == (other.at_ns, other.order)
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.at_ns, self.order).cmp(&(other.at_ns, other.order))
-    }
 }
 
 /// What the seed decides once for all nodes.
@@ -123,8 +97,7 @@ pub(crate) struct Cluster {
     pub(crate) redirects_made: u64,
     /// Faults and workload still go on.
     pub(crate) stormy: bool,
-    due: BinaryHeap<Reverse<Scheduled>>,
-    order: u64,
+    due: Agenda<Happening>,
     happened: u64,
     buffer: Vec<u8>,
 }
@@ -146,8 +119,7 @@ impl Cluster {
             faults: FaultCounts::default(),
             redirects_made: 0,
             stormy: true,
-            due: BinaryHeap::new(),
-            order: 0,
+            due: Agenda::new(),
             happened: 0,
             buffer: vec![0; vmmc_nic::limits::PACKET_BYTES_MAX],
             options,
@@ -262,20 +234,20 @@ impl Cluster {
     /// Lets the next thing happen, unless it lies beyond `until_ns`. False when there is nothing
     /// left before then.
     pub(crate) fn advance(&mut self, until_ns: u64) -> bool {
-        if self.due.peek().is_none_or(|Reverse(due)| due.at_ns > until_ns) || self.judge.verdict.is_some() {
+        if self.judge.verdict.is_some() {
             return false;
         }
-        let Reverse(due) = self.due.pop().expect("it was just looked at");
-        debug_assert!(due.at_ns >= self.model.now_ns);
-        self.model.now_ns = due.at_ns;
+        let Some((at_ns, what)) = self.due.pop_until(until_ns) else { return false };
+        debug_assert!(at_ns >= self.model.now_ns);
+        self.model.now_ns = at_ns;
         self.happened += 1;
         if self.happened > RUN_EVENTS_MAX {
             self.fail("progress", format!("{RUN_EVENTS_MAX} events and no end: a livelock"));
             return false;
         }
-        match due.what {
+        match what {
             Happening::Arrive(packet) => self.arrive(packet),
-            Happening::Wake { node } => self.wake(node, due.at_ns),
+            Happening::Wake { node } => self.wake(node, at_ns),
             Happening::Act => self.act(),
             Happening::Chaos(event) => self.chaos(event),
         }
@@ -293,17 +265,12 @@ impl Cluster {
     /// Asks for something to happen after `delay_ns`.
     pub(crate) fn after(&mut self, delay_ns: u64, what: Happening) {
         let at_ns = self.model.now_ns + delay_ns;
-        self.push(at_ns, what);
+        self.due.push(at_ns, what);
     }
 
     /// A failure that no checker found.
     pub(crate) fn fail(&mut self, checker: &'static str, message: String) {
         self.judge.verdict.get_or_insert(Verdict { checker, message });
-    }
-
-    fn push(&mut self, at_ns: u64, what: Happening) {
-        self.order += 1;
-        self.due.push(Reverse(Scheduled { at_ns, order: self.order, what }));
     }
 
     fn arrive(&mut self, mut packet: Packet) {
@@ -365,7 +332,7 @@ impl Cluster {
         let (now_ns, mut arrivals) = (self.model.now_ns, Vec::new());
         self.network.send(now_ns, from, to, bytes, &mut |at_ns, packet| arrivals.push((at_ns, packet)));
         for (at_ns, packet) in arrivals {
-            self.push(at_ns, Happening::Arrive(packet));
+            self.due.push(at_ns, Happening::Arrive(packet));
         }
     }
 
@@ -380,7 +347,7 @@ impl Cluster {
         let at_ns = at.as_nanos().max(self.model.now_ns);
         if at != Time::MAX && host.wake_at_ns != Some(at_ns) {
             host.wake_at_ns = Some(at_ns);
-            self.push(at_ns, Happening::Wake { node });
+            self.due.push(at_ns, Happening::Wake { node });
         }
     }
 }

@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod chaos;
 mod checkers;
 mod cluster;

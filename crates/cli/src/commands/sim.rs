@@ -8,6 +8,7 @@ mod network;
 use crate::args::sim::Sim;
 use crate::failure::Failure;
 use crate::measure::plan::progress;
+use indicatif::ProgressBar;
 use vmmc_sim::{Options, Report, Sweep, run_many};
 use vmmc_sockets::simulation;
 
@@ -28,18 +29,8 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     }
     let count = seeds.end - seeds.start;
     let bar = progress(count);
-    let sweep = run_many(
-        seeds,
-        threads(count),
-        |seed| options(sim, seed),
-        |finished, failed| {
-            bar.set_position(finished);
-            if failed > 0 {
-                bar.set_message(format!("{failed} failed"));
-            }
-            true
-        },
-    );
+    let sweep =
+        run_many(seeds, threads(count), |seed| options(sim, seed), |finished, failed| shows(&bar, finished, failed));
     bar.finish_and_clear();
     if sim.json {
         crate::output_json(&json(&sweep))?
@@ -47,6 +38,15 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
         crate::output(&text(&sweep))?
     }
     outcome(sweep.failures.len(), count)
+}
+
+/// Shows how many runs have finished and failed; the others go on.
+fn shows(bar: &ProgressBar, finished: u64, failed: u64) -> bool {
+    bar.set_position(finished);
+    if failed > 0 {
+        bar.set_message(format!("{failed} failed"));
+    }
+    true
 }
 
 /// Threads for so many seeds.

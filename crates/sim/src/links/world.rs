@@ -4,8 +4,6 @@
 //! datagrams and work have been taken before anything else happens. A packet takes the route of the
 //! moment in which it was sent.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use vmmc_nic::{
@@ -18,6 +16,7 @@ use super::scenario::{Route, Scenario};
 use super::stream::{MESSAGE_BYTES, Port, Ram, SLOTS, SOURCE, Stream, TARGET, slot_of};
 use super::tamper::LinkTamper;
 use super::tcp::{ACK_BYTES, SEGMENT_BYTES, TcpFlow};
+use crate::agenda::Agenda;
 use crate::cluster::node_name;
 use crate::judge::Verdict;
 use crate::limits::{
@@ -55,25 +54,6 @@ enum What {
     Sample,
 }
 
-struct Scheduled(u64, u64, What);
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     ram: Ram,
@@ -107,8 +87,7 @@ pub(crate) struct World<'a> {
     pub(crate) verdict: Option<Verdict>,
     pub(crate) trace: Trace,
     pub(crate) tamper: &'a mut dyn LinkTamper,
-    due: BinaryHeap<Reverse<Scheduled>>,
-    order: u64,
+    due: Agenda<What>,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     tcp_wake_ns: Option<u64>,
@@ -145,8 +124,7 @@ impl<'a> World<'a> {
             verdict: None,
             trace: Trace::new(0),
             tamper,
-            due: BinaryHeap::new(),
-            order: 0,
+            due: Agenda::new(),
             buffer: vec![0; vmmc_nic::limits::PACKET_BYTES_MAX],
             spare: Vec::new(),
             tcp_wake_ns: None,
@@ -159,20 +137,20 @@ impl<'a> World<'a> {
             world.add_stream(stream, streams + stream.min(receivers - 1));
         }
         for route in 1..world.scenario.routes.len() {
-            world.push(world.scenario.routes[route].from_ns, What::Route(route));
+            world.due.push(world.scenario.routes[route].from_ns, What::Route(route));
         }
-        world.push(0, What::Sample);
+        world.due.push(0, What::Sample);
         world
     }
 
     /// Lets the next thing happen, unless it lies beyond `until_ns`.
     pub(crate) fn advance(&mut self, until_ns: u64) -> bool {
-        if self.verdict.is_some() || self.due.peek().is_none_or(|Reverse(Scheduled(at, ..))| *at > until_ns) {
+        if self.verdict.is_some() {
             return false;
         }
-        let Some(Reverse(Scheduled(at_ns, _, what))) = self.due.pop() else { return false };
+        let Some((at_ns, what)) = self.due.pop_until(until_ns) else { return false };
         self.now_ns = at_ns;
-        if self.order > LINK_EVENTS_MAX {
+        if self.due.asked() > LINK_EVENTS_MAX {
             self.fail("progress", format!("{LINK_EVENTS_MAX} events and no end: a livelock"));
         }
         match what {
@@ -199,11 +177,6 @@ impl<'a> World<'a> {
 
     pub(crate) fn time(&self) -> Time {
         Time::from_nanos(self.now_ns)
-    }
-
-    fn push(&mut self, at_ns: u64, what: What) {
-        self.order += 1;
-        self.due.push(Reverse(Scheduled(at_ns, self.order, what)));
     }
 
     fn add_node(&mut self, node: usize, rng: &mut Rng) {
@@ -252,7 +225,7 @@ impl<'a> World<'a> {
             ended_ns: None,
             still_ns: 0,
         });
-        self.push(self.scenario.starts_ns[index], What::Begin(index));
+        self.due.push(self.scenario.starts_ns[index], What::Begin(index));
     }
 
     /// A stream connects; it begins once it is let in.
@@ -337,13 +310,13 @@ impl<'a> World<'a> {
     fn leave(&mut self, host: usize, there: bool, bytes: u64, packet: Packet) {
         let link = 2 * self.route + usize::from(!there);
         if let Some(at_ns) = self.access[host].take(self.now_ns, bytes) {
-            self.push(at_ns, What::Cross(link, bytes, packet));
+            self.due.push(at_ns, What::Cross(link, bytes, packet));
         }
     }
 
     fn cross(&mut self, link: usize, bytes: u64, packet: Packet) {
         match (self.links[link].take(self.now_ns, bytes), packet.body) {
-            (Some(at_ns), body) => self.push(at_ns, What::Arrive(Packet { body, ..packet })),
+            (Some(at_ns), body) => self.due.push(at_ns, What::Arrive(Packet { body, ..packet })),
             (None, Body::Datagram { bytes, .. }) => self.spare.push(bytes),
             (None, _) => {}
         }
@@ -400,7 +373,7 @@ impl<'a> World<'a> {
         let timeout = self.tcp.as_ref().and_then(TcpFlow::timeout_ns);
         if let (Some(at_ns), None) = (timeout, self.tcp_wake_ns) {
             self.tcp_wake_ns = Some(at_ns);
-            self.push(at_ns, What::WakeTcp);
+            self.due.push(at_ns, What::WakeTcp);
         }
     }
 
@@ -428,7 +401,7 @@ impl<'a> World<'a> {
         let at_ns = at.as_nanos().max(self.now_ns) + late_ns;
         if self.nodes[node].wake_ns != Some(at_ns) {
             self.nodes[node].wake_ns = Some(at_ns);
-            self.push(at_ns, What::Wake(node));
+            self.due.push(at_ns, What::Wake(node));
         }
     }
 
@@ -513,6 +486,6 @@ impl<'a> World<'a> {
         let queued_bytes = self.bottleneck().queued_bytes(self.now_ns);
         self.samples.push(Sample { at_ns: self.now_ns, queued_bytes, arrived_bytes });
         self.look();
-        self.push(self.now_ns + LINK_SAMPLE_NS, What::Sample);
+        self.due.push(self.now_ns + LINK_SAMPLE_NS, What::Sample);
     }
 }

@@ -24,13 +24,8 @@ pub(super) fn run(sim: &Sim, seeds: Range<u64>) -> Result<(), Failure> {
     }
     let count = seeds.end - seeds.start;
     let bar = progress(count);
-    let sweep = run_links_many(seeds, super::threads(count), sim.congestion, |finished, failed| {
-        bar.set_position(finished);
-        if failed > 0 {
-            bar.set_message(format!("{failed} failed"));
-        }
-        true
-    });
+    let shows = |finished, failed| super::shows(&bar, finished, failed);
+    let sweep = run_links_many(seeds, super::threads(count), sim.congestion, shows);
     bar.finish_and_clear();
     if sim.json {
         crate::output_json(&json(&sweep))?
