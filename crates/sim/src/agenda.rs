@@ -1,7 +1,7 @@
 //! What is to happen in a simulation, by time.
 //!
-//! Invariant: what is due at the same time happens in the order in which it was asked for, so a seed
-//! gives the same run everywhere.
+//! Invariant: what is due at the same time happens in the order in which it was asked for, so a
+//! seed gives the same run everywhere.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

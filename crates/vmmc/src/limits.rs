@@ -162,8 +162,8 @@ pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// looks.
 pub const LOOKS_A_CLOCK: u32 = 8;
 /// How such a wait begins, before it is set up: with some 2 us of looks, as long as a short answer
-/// from another core takes. After four waits in a row that look so in vain, 32 do without: what they
-/// wait for comes through a node, or from a thread that needs this core.
+/// from another core takes. After four waits in a row that look so in vain, 32 do without: what
+/// they wait for comes through a node, or from a thread that needs this core.
 pub const QUICK_WAITS: BackoffLimits = BackoffLimits {
     polls_a_yield: 0,
     polls_a_clock: 64,
