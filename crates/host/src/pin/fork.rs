@@ -70,14 +70,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let Some(mut forking) = FORKING.with(|f| f.borrow_mut().take()) else { return };
-    for part in still_pinned(&forking.runs) {
-        // SAFETY: the part is mapped and readable; this is the only thread, and the part is not on
-        // its stack.
-        if unsafe { swap_pages(part.start as *mut u8, part.len(), None) }.is_err() {
-            eprintln!("vmmc: no memory to copy pinned pages into a forked child, which ends here");
-            std::process::abort();
-        }
-    }
+    make_private(&forking.runs);
     forking.state.forget_all();
     forking.space.end();
     if let Some((_, write)) = &forking.pipe {
@@ -85,31 +78,35 @@ extern "C" fn child() {
     }
 }
 
-/// What of the runs still is what it was. Other threads of the parent may have unmapped some, and
-/// mapped something else there, after `prepare` had looked and before the fork.
-fn still_pinned(runs: &[Range<usize>]) -> Vec<Range<usize>> {
-    match own_shared_mappings() {
-        Some(own) => common(runs, &own),
+/// Copies what of the runs still is what it was. Other threads of the parent may have unmapped some,
+/// and mapped something else there, after `prepare` had looked and before the fork.
+///
+/// Allocates nothing: the allocator's memory may be pinned, and is the parent's until it is copied.
+fn make_private(runs: &[Range<usize>]) {
+    let mut left = runs;
+    let known = own_shared_mappings(|own| for_each_common(&mut left, &own, copy));
+    if known.is_err() {
         // No page may stay shared.
-        None => runs.to_vec(),
+        left.iter().cloned().for_each(copy);
     }
 }
 
-/// What two lists of ranges, each in order and without overlaps, have in common.
-fn common(some: &[Range<usize>], others: &[Range<usize>]) -> Vec<Range<usize>> {
-    let (mut left, mut right, mut both) = (some.iter().peekable(), others.iter().peekable(), Vec::new());
-    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
-        let part = a.start.max(b.start)..a.end.min(b.end);
-        if !part.is_empty() {
-            both.push(part);
-        }
-        if a.end < b.end {
-            left.next()
-        } else {
-            right.next()
-        };
+fn copy(part: Range<usize>) {
+    // SAFETY: the part is mapped and readable; this is the only thread, and the part is not on its
+    // stack.
+    if unsafe { swap_pages(part.start as *mut u8, part.len(), None) }.is_err() {
+        eprintln!("vmmc: no memory to copy pinned pages into a forked child, which ends here");
+        std::process::abort();
     }
-    both
+}
+
+/// What `own` has in common with the runs, which are in order and without overlaps. The runs that
+/// end before it are dropped from the list: the next call's range lies above this one's.
+fn for_each_common(runs: &mut &[Range<usize>], own: &Range<usize>, mut found: impl FnMut(Range<usize>)) {
+    *runs = &runs[runs.partition_point(|run| run.end <= own.start)..];
+    for run in runs.iter().take_while(|run| run.start < own.end) {
+        found(run.start.max(own.start)..run.end.min(own.end));
+    }
 }
 
 fn advise(run: &Range<usize>, advice: Advice) {
@@ -135,7 +132,7 @@ fn own_stack() -> Range<usize> {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::common;
+    use super::for_each_common;
 
     #[test]
     fn ranges_in_common_are_those_of_each_byte() {
@@ -144,7 +141,9 @@ mod tests {
         let bytes = |ranges: &[std::ops::Range<usize>]| ranges.iter().cloned().flatten().collect::<Vec<_>>();
         let [left, right] = [bytes(&some), bytes(&others)];
         let expected: Vec<usize> = left.into_iter().filter(|byte| right.contains(byte)).collect();
-        assert_eq!(bytes(&common(&some, &others)), expected);
-        assert_eq!(common(&some, &[]), []);
+        let (mut runs, mut common) = (&some[..], Vec::new());
+        others.iter().for_each(|own| for_each_common(&mut runs, own, |part| common.push(part)));
+        assert_eq!(bytes(&common), expected);
+        assert!(common.iter().all(|part| !part.is_empty()), "{common:?}");
     }
 }

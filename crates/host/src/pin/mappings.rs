@@ -9,6 +9,7 @@ use crate::adopt::parse_line;
 use crate::limits::GUARD_BYTES_MAX;
 use crate::region::is_region;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,10 @@ const OR_NEXT: u64 = 0x10;
 /// Longest name that is looked at: programs may name anonymous memory with up to 80 bytes, and what
 /// is longer is the path of a file.
 const NAME_BYTES: usize = 96;
+
+/// Longest line of the memory map that is looked at where nothing may be allocated. Those of this
+/// library's memory have less than 100 bytes.
+const LINE_BYTES: usize = 1024;
 
 /// struct procmap_query of linux/fs.h.
 #[repr(C)]
@@ -180,13 +185,44 @@ fn read(start: usize, end: usize) -> Result<(), PinError> {
     if covered < end { refuse(covered, "not mapped") } else { Ok(()) }
 }
 
-/// Shared memory of this library that lies in the address space and can be read, in order. None if
-/// the kernel does not say.
-pub(super) fn own_shared_mappings() -> Option<Vec<Range<usize>>> {
-    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let own = |rights: &str, name: &str| rights.starts_with('r') && rights.ends_with('s') && is_region(name);
-    let lines = text.lines().filter_map(parse_line);
-    Some(lines.filter(|(_, _, rights, name)| own(rights, name)).map(|(low, high, ..)| low..high).collect())
+/// Calls `found` with each piece of shared memory of this library that lies in the address space and
+/// can be read, in order. An error if the kernel does not say; some may have been found before it.
+///
+/// Allocates nothing: it runs where the allocator's own memory must not change yet.
+pub(super) fn own_shared_mappings(mut found: impl FnMut(Range<usize>)) -> std::io::Result<()> {
+    lines_of(File::open("/proc/self/maps")?, |line| {
+        let own = |rights: &str, name: &str| rights.starts_with('r') && rights.ends_with('s') && is_region(name);
+        match parse_line(line) {
+            Some((low, high, rights, name)) if own(rights, name) => found(low..high),
+            _ => {}
+        }
+    })
+}
+
+/// Calls `found` with each line, but for those that are longer than [`LINE_BYTES`] or no text: the
+/// paths of others' files. Allocates nothing.
+fn lines_of(mut text: impl Read, mut found: impl FnMut(&str)) -> std::io::Result<()> {
+    let mut buffer = [0u8; LINE_BYTES];
+    let (mut filled, mut too_long) = (0, false);
+    loop {
+        match text.read(&mut buffer[filled..])? {
+            0 => return Ok(()),
+            more => filled += more,
+        }
+        let mut start = 0;
+        while let Some(len) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
+            let line = std::str::from_utf8(&buffer[start..start + len]);
+            if !std::mem::take(&mut too_long) {
+                line.into_iter().for_each(&mut found);
+            }
+            start += len + 1;
+        }
+        buffer.copy_within(start..filled, 0);
+        filled -= start;
+        if filled == buffer.len() {
+            (filled, too_long) = (0, true);
+        }
+    }
 }
 
 fn refuse(address: usize, what: &str) -> Result<(), PinError> {
@@ -196,6 +232,38 @@ fn refuse(address: usize, what: &str) -> Result<(), PinError> {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_come_in_pieces_are_whole_and_those_that_are_too_long_are_left_out() {
+        /// At most seven bytes a read.
+        struct Trickle<'a>(&'a [u8]);
+        impl Read for Trickle<'_> {
+            fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+                let len = into.len().min(7);
+                self.0.read(&mut into[..len])
+            }
+        }
+        let fits = "b".repeat(LINE_BYTES - 1);
+        let too_long = "c".repeat(2 * LINE_BYTES + 3);
+        let text = format!("one\n\n{fits}\n{too_long}\nlast\nno end");
+        let mut lines = Vec::new();
+        lines_of(Trickle(text.as_bytes()), |line| lines.push(line.to_string())).expect("no error is made");
+        assert_eq!(lines, ["one", "", fits.as_str(), "last"]);
+    }
+
+    #[test]
+    fn own_shared_memory_is_found_while_it_is_there() {
+        let region = crate::region::Region::create(4096).expect("a page");
+        let at = region.address()..region.address() + 4096;
+        let found = || {
+            let mut found = false;
+            own_shared_mappings(|own| found |= own.start <= at.start && at.end <= own.end).expect("a proc file system");
+            found
+        };
+        assert!(found());
+        drop(region);
+        assert!(!found());
+    }
 
     #[test]
     fn questions_and_the_text_give_the_same_answer_for_every_mapping() {
