@@ -99,6 +99,7 @@ impl Engine {
         if let Some(ack) = ack {
             outcome.nonsense |= session.acknowledged(now, &ack, &mut self.tables).is_err();
         }
+        session.take_deferred(now, &mut self.tables);
         if outcome.duplicate {
             session.peer_probed(now, &mut self.tables);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tx::{Body, State};
+use super::tx::{Body, Deferred, State};
 use super::{InboundFetch, Op, Session};
 use crate::congestion::Snapshot;
 use crate::limits::{PROBES_MAX, WINDOW_MIN_PACKETS};
@@ -28,13 +28,16 @@ impl Session {
         if ack.barrier > self.rx.next {
             // Failures first: a send must not complete before its error has come. What has arrived
             // does not go again, or both sides could fill their windows with it and wait for each
-            // other's failures for ever; but the last of it does, to ask for this once more.
-            bytes += self.mark_held(base, ack.cumulative.saturating_sub(1), news)?;
+            // other's failures for ever.
+            bytes += self.mark_held(base, ack.cumulative, news)?;
+            if self.tx.deferred.is_none_or(|deferred| deferred.cumulative < ack.cumulative) {
+                self.tx.deferred = Some(Deferred { cumulative: ack.cumulative, barrier: ack.barrier });
+            }
         } else {
             bytes += self.pop_acknowledged(ack.cumulative, news, tables)?;
-            for (start, end) in ack.ranges() {
-                bytes += self.mark_held(start, end, news)?;
-            }
+        }
+        for (start, end) in ack.ranges() {
+            bytes += self.mark_held(start, end, news)?;
         }
         if bytes > 0 || self.tx.base > base {
             self.tx.backoff = 0;
@@ -46,6 +49,17 @@ impl Session {
         }
         self.detect_losses(now, tables);
         Ok(())
+    }
+
+    /// To be called when chunks have come: the failures before which an acknowledgement was not to
+    /// count may be among them.
+    #[inline]
+    pub(crate) fn take_deferred(&mut self, now: Time, tables: &mut Tables) {
+        if let Some(Deferred { cumulative, .. }) = self.tx.deferred.take_if(|deferred| deferred.barrier <= self.rx.next)
+        {
+            self.complete_held(cumulative, tables);
+            self.progressed(now);
+        }
     }
 
     /// Both directions work.
@@ -93,6 +107,16 @@ impl Session {
         if reduction > 0 {
             self.tx.reordering.hasty(packet, self.tx.next_packet);
             self.congestion.not_lost(reduction);
+        }
+    }
+
+    /// What is below `cumulative` has arrived, and was marked so.
+    #[cold]
+    fn complete_held(&mut self, cumulative: u64, tables: &mut Tables) {
+        while self.tx.base < cumulative {
+            let Some(chunk) = self.tx.pop() else { break };
+            assert!(matches!(chunk.state, State::Held), "chunks of a deferred acknowledgement are held");
+            self.chunk_delivered(chunk.body, tables);
         }
     }
 

@@ -164,8 +164,18 @@ pub(crate) struct Tx {
     pub(crate) loss_time: Option<Time>,
     /// One more than the number of the last chunk that reported a failure.
     pub(crate) barrier: u64,
+    /// The newest acknowledgement that waits for failures of the peer.
+    pub(crate) deferred: Option<Deferred>,
     /// When packets may go.
     pub(crate) pacer: Pacer,
+}
+
+/// All below chunk `cumulative` of ours has arrived, which is to count when all below chunk
+/// `barrier` of the peer has come: failures of the former are among the latter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deferred {
+    pub(crate) cumulative: u64,
+    pub(crate) barrier: u64,
 }
 
 impl Tx {

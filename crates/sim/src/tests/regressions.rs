@@ -56,3 +56,10 @@ fn sides_that_wait_for_each_others_failures_go_on() {
         panic!("{failure}");
     }
 }
+
+// An acknowledgement waited for failures of the peer. The only chunk that was to go again, to ask
+// for it once more, was known to have arrived: nothing went, and nothing came.
+#[test]
+fn what_waits_for_failures_alone_ends_with_them() {
+    holds(&[301899464908150]);
+}
