@@ -308,7 +308,7 @@ impl Bbr {
                 let shortest = self.min_rtt.unwrap_or(sample.round_trip);
                 self.full_reached |= self.queueing.begins_longer_than(now, shortest);
             }
-            State::Cruise if self.round_start && !self.others => {
+            State::Down | State::Cruise if self.round_start && !self.others => {
                 let explained = time_for(self.window as u64, self.bw());
                 self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;
             }
@@ -510,7 +510,7 @@ impl Bbr {
         match self.state {
             State::Down | State::Cruise if self.time_to_probe(ack.now) => self.start_refill(ack.delivered),
             // What is to be left for others, the bound of the cruise leaves.
-            State::Down if ack.in_flight <= self.inflight(100) => self.state = State::Cruise,
+            State::Down if self.others || ack.in_flight <= self.inflight(100) => self.state = State::Cruise,
             State::Refill if self.round_start => {
                 self.probing_samples = true;
                 self.start_up(ack, sample);

@@ -432,6 +432,21 @@ fn beside_the_queue_of_others_twice_what_the_pipe_holds_may_be_under_way_until_t
 }
 
 #[test]
+fn what_probing_has_queued_is_not_waited_for_where_others_fill_the_queue() {
+    let mut path = path(10_000);
+    path.run(Duration::from_secs(1));
+    while path.bbr().state != State::Down {
+        path.run(MS);
+        assert!(path.now < Time::ZERO + Duration::from_secs(8), "it never probed");
+    }
+    // What is under way does not become less than the pipe holds.
+    path.length = 40 * MS;
+    path.run(Duration::from_millis(400));
+    assert!(path.bbr().others && path.bbr().state == State::Cruise, "{:?}", path.bbr().state);
+    assert!(path.congestion.window() >= 400 * PACKET, "{}", path.congestion.window());
+}
+
+#[test]
 fn rates_that_are_not_paced_keep_twice_the_pipe() {
     let mut bbr = Bbr::new(PACKET, 1);
     (bbr.pace, bbr.state) = (Some(100_000_000), State::Cruise);
