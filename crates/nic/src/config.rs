@@ -34,8 +34,13 @@ pub struct Config {
     pub path_mtu_bytes: usize,
     /// Largest datagram this node can receive, bytes; peers send no larger ones.
     pub recv_packet_bytes_max: usize,
-    /// Bytes that may be under way to this node from each peer: what its sockets can hold.
+    /// Bytes that may be under way to this node from each peer, and that it keeps of those beyond a
+    /// gap. What its sockets cannot hold is lost, and shows the peer's congestion control where the
+    /// limit is.
     pub recv_buffer_bytes: usize,
+    /// Bytes beyond gaps that are kept of all peers together. Of each,
+    /// [`HELD_BYTES_OWN`](crate::limits::HELD_BYTES_OWN) are kept whatever others have.
+    pub held_bytes_max: usize,
     /// A peer that owes an answer this long is dead.
     pub peer_timeout: Duration,
     /// Time between signs of life while imports exist.
@@ -64,6 +69,7 @@ impl Config {
             path_mtu_bytes: 1_472,
             recv_packet_bytes_max: crate::limits::PACKET_BYTES_MAX,
             recv_buffer_bytes: 1 << 20,
+            held_bytes_max: crate::limits::HELD_BYTES_MAX,
             peer_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(1),
             trust_users: true,

@@ -239,6 +239,9 @@ pub(crate) struct Tables {
     /// Messages that came. The driver takes them after each datagram, and no datagram makes more
     /// than the receive window of them due.
     pub(crate) messages: VecDeque<(SessionId, Box<[u8]>)>,
+    /// Bytes that all sessions keep beyond gaps.
+    pub(crate) held_bytes: usize,
+    pub(crate) held_bytes_max: usize,
     pub(crate) stats: Stats,
 }
 

@@ -6,10 +6,11 @@
 
 mod common;
 
-use common::{World, export_spec};
+use common::{Fate, World, export_spec};
+use std::time::Duration;
 use vmmc_nic::limits::{
-    GRANTS_MAX, IMPORTS_PER_PROCESS_MAX, INLINE_BUFFERS_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, QUEUE_OPS_MAX,
-    REMOTE_WAITS_PER_PEER_MAX,
+    GRANTS_MAX, HELD_BYTES_OWN, IMPORTS_PER_PROCESS_MAX, INLINE_BUFFERS_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX,
+    QUEUE_OPS_MAX, REMOTE_WAITS_PER_PEER_MAX,
 };
 use vmmc_nic::*;
 
@@ -322,4 +323,67 @@ fn whatever_addresses_are_asked_there_is_room_for_the_peers_of_the_configuration
     assert_eq!((told, full), (PEERS_CONFIGURED_KEPT, PeerTableFull { max: PEERS_MAX as u64 }));
     let honest = attach(&mut world, HONEST);
     world.import(0, honest, 1, "open");
+}
+
+/// What node 0 keeps of node `of` beyond gaps.
+fn held_bytes(world: &World, of: usize) -> usize {
+    let name = format!("node{of}");
+    let mut peers = world.nodes[0].engine.peers();
+    peers.find(|peer| peer.name.as_ref().is_some_and(|n| n.as_str() == name)).map_or(0, |peer| peer.held_bytes)
+}
+
+#[test]
+fn nodes_that_share_the_memory_for_what_came_out_of_order_all_get_through() {
+    const SENDERS: usize = 6;
+    const SENT: usize = 1 << 20;
+    const MAX: usize = 3 * HELD_BYTES_OWN;
+    let mut world = World::new(11);
+    for _ in 0..=SENDERS {
+        world.add(|config| {
+            config.key = common::key();
+            config.congestion = CongestionControl::Cubic;
+            config.held_bytes_max = MAX;
+        });
+    }
+    let to = world.nodes[0].addrs.clone();
+    let owner = world.process(0);
+    let senders: Vec<_> = (1..=SENDERS)
+        .map(|node| {
+            world.nodes[node].engine.add_peer(world.now, &to).expect("room");
+            let target = world.region(0, owner, node as u32, SENT);
+            world.export(0, target, &format!("of-{node}"));
+            let sender = world.process(node);
+            let source = world.region(node, sender, 1, SENT);
+            world.fill(node, source, |index| (index * 7 + node) as u8);
+            let import = world.import(node, sender, 0, &format!("of-{node}")).import;
+            (node, source, target, import)
+        })
+        .collect();
+    // The first full packet of each is lost, and none that went again arrives in the first second.
+    let cut_until = world.now + Duration::from_secs(1);
+    let mut full = 0;
+    world.link = Some(Box::new(move |now, to, len| {
+        let lost = to == 0 && len > 1_400 && now < cut_until && {
+            full += 1;
+            full % 3 == 0
+        };
+        if lost { Fate::Lost } else { Fate::Arrives }
+    }));
+    for (node, source, _, import) in &senders {
+        world.send_region(*node, *source, *import, SENT as u64, 1);
+    }
+    let mut most = 0;
+    let completed = |event: &Event| matches!(event, Event::Completion { .. });
+    while !senders.iter().all(|(node, ..)| world.nodes[*node].events.iter().any(completed)) {
+        assert!(world.step(), "nothing is due, and not all has arrived");
+        let held: Vec<_> = senders.iter().map(|(node, ..)| held_bytes(&world, *node)).collect();
+        most = most.max(held.iter().sum());
+        assert!(most <= MAX + SENDERS * HELD_BYTES_OWN, "{held:?}");
+    }
+    assert!(most > MAX / 2 && world.nodes[0].engine.stats().out_of_window > 0, "{most}");
+    for (node, source, target, _) in senders {
+        assert_eq!(world.completion(node, 1), Ok(SENT as u64));
+        assert!(world.bytes(0, target) == world.bytes(node, source));
+        assert_eq!(held_bytes(&world, node), 0);
+    }
 }

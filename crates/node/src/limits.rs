@@ -280,13 +280,14 @@ pub const SPLICE_BYTES_MIN: usize = 32 << 10;
 pub const TRANSMIT_BATCH: usize = 64;
 /// Bytes asked for as socket buffers; the kernel may grant less.
 pub const SOCKET_BUFFER_BYTES: usize = 8 << 20;
-/// Least bytes that a peer may have under way to this node: two datagrams of the largest size.
+/// Least bytes that a peer may have under way to this node, on loopback: two datagrams of the
+/// largest size.
 pub const BUDGET_BYTES_MIN: usize = 128 << 10;
 /// Most bytes, on loopback: what fits the cache beside its source and destination. With 4 MiB half
 /// of the bandwidth was lost.
 pub const BUDGET_BYTES_LOOPBACK: usize = 1 << 20;
-/// Most bytes, elsewhere: a link of 10 Gbit/s and 6 ms.
-pub const BUDGET_BYTES_MAX: usize = 8 << 20;
+/// Bytes, elsewhere: a link of 100 Gbit/s and 1.3 ms, or of 1 Gbit/s and 130 ms.
+pub const BUDGET_BYTES_MAX: usize = 16 << 20;
 /// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
 /// gathered behind it.
 pub const HELD_RUNS_MAX: usize = 2;

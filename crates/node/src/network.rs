@@ -174,15 +174,18 @@ impl<P: Port> Network<P> {
         self.ports.iter().map(P::local_addr).collect()
     }
 
-    /// Bytes that may be under way to this node from a peer: a quarter of the smallest receive
-    /// buffer, for the kernel's bookkeeping counts too, most for small datagrams. A node that only
-    /// loopback reaches asks for less: more under way would only push the datagrams out of the
-    /// cache before they are read.
+    /// Bytes that may be under way to this node from a peer. On a network that is what it keeps
+    /// beyond a gap: most of it is on the way, not in a socket. A node that only loopback reaches
+    /// has all of it in its sockets, so it takes a quarter of the smallest receive buffer, for the
+    /// kernel's bookkeeping counts too, most for small datagrams; and more under way would only push
+    /// the datagrams out of the cache before they are read.
     pub(crate) fn receive_budget_bytes(&self) -> usize {
-        let smallest = self.ports.iter().map(P::receive_buffer_bytes).min();
         let near = !self.ports.is_empty() && self.ports.iter().all(|p| p.local_addr().ip().is_loopback());
-        let most = if near { BUDGET_BYTES_LOOPBACK } else { BUDGET_BYTES_MAX };
-        (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, most)
+        if !near {
+            return BUDGET_BYTES_MAX;
+        }
+        let smallest = self.ports.iter().map(P::receive_buffer_bytes).min();
+        (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, BUDGET_BYTES_LOOPBACK)
     }
 
     /// Polls the sockets up to so many times, until something comes; says whether there was

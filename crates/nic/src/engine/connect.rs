@@ -343,6 +343,7 @@ impl Engine {
             PeerDownReason::Protocol => OpError::Protocol,
         };
         session.fail_all(op_error, &mut self.tables);
+        session.give_held_back(session.held().1, &mut self.tables);
         drop(session);
         self.free_slot(local);
         self.drop_what_went_through(via, op_error);

@@ -136,6 +136,7 @@ impl Engine {
         let tables = Tables {
             takes_messages: config.messages,
             trusts_users: config.trust_users,
+            held_bytes_max: config.held_bytes_max,
             on_demand: config.on_demand.clone(),
             ..Tables::default()
         };

@@ -117,7 +117,7 @@ impl Session {
             let index = (seq - self.rx.next - 1) as usize;
             let Some(held) = self.rx.held.get_mut(index).and_then(Option::as_mut) else { continue };
             let bytes = std::mem::take(held);
-            self.rx.held_bytes -= bytes.len();
+            self.give_held_back(bytes.len(), tables);
             let Some(chunk) = Chunk::read(&mut Reader::new(&bytes)) else { continue };
             self.process(now, seq, chunk, peer, tables, dma, outcome);
         }

@@ -8,7 +8,7 @@ use crate::command::Dma;
 use crate::error::OpError;
 use crate::event::Sender;
 use crate::ids::{ImportId, NodeName, ProcessId, RegionRef};
-use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES};
+use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN};
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
 use crate::slab::Key;
@@ -188,7 +188,9 @@ impl Session {
         self.rx.ack_now = true;
         let index = seq - self.rx.next - 1;
         let room = self.receive_budget + CONTROL_SLACK_BYTES;
-        if index >= CHUNK_WINDOW || self.rx.held_bytes + bytes.len() > room {
+        let held = self.rx.held_bytes + bytes.len();
+        let shared = tables.held_bytes + bytes.len();
+        if index >= CHUNK_WINDOW || held > room || shared > tables.held_bytes_max && held > HELD_BYTES_OWN {
             tables.stats.out_of_window += 1;
             return false;
         }
@@ -201,9 +203,14 @@ impl Session {
             return false;
         }
         self.rx.held[index] = Some(bytes.into());
-        self.rx.held_bytes += bytes.len();
+        (self.rx.held_bytes, tables.held_bytes) = (held, shared);
         self.rx.held_numbers.insert(seq, seq + 1);
         true
+    }
+
+    pub(crate) fn give_held_back(&mut self, bytes: usize, tables: &mut Tables) {
+        self.rx.held_bytes -= bytes;
+        tables.held_bytes -= bytes;
     }
 
     /// The gap has closed: what was held beyond it is processed up to the next one.
@@ -220,7 +227,7 @@ impl Session {
             let Some(bytes) = front else { break };
             let seq = self.rx.next;
             self.rx.next += 1;
-            self.rx.held_bytes -= bytes.len();
+            self.give_held_back(bytes.len(), tables);
             if bytes.is_empty() {
                 continue;
             }
