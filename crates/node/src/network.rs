@@ -177,8 +177,8 @@ impl<P: Port> Network<P> {
     /// Bytes that may be under way to this node from a peer. On a network that is what it keeps
     /// beyond a gap: most of it is on the way, not in a socket. A node that only loopback reaches
     /// has all of it in its sockets, so it takes a quarter of the smallest receive buffer, for the
-    /// kernel's bookkeeping counts too, most for small datagrams; and more under way would only push
-    /// the datagrams out of the cache before they are read.
+    /// kernel's bookkeeping counts too, most for small datagrams; and more under way would only
+    /// push the datagrams out of the cache before they are read.
     pub(crate) fn receive_budget_bytes(&self) -> usize {
         let near = !self.ports.is_empty() && self.ports.iter().all(|p| p.local_addr().ip().is_loopback());
         if !near {

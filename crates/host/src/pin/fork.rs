@@ -78,8 +78,8 @@ extern "C" fn child() {
     }
 }
 
-/// Copies what of the runs still is what it was. Other threads of the parent may have unmapped some,
-/// and mapped something else there, after `prepare` had looked and before the fork.
+/// Copies what of the runs still is what it was. Other threads of the parent may have unmapped
+/// some, and mapped something else there, after `prepare` had looked and before the fork.
 ///
 /// Allocates nothing: the allocator's memory may be pinned, and is the parent's until it is copied.
 fn make_private(runs: &[Range<usize>]) {

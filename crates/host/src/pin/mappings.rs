@@ -185,8 +185,9 @@ fn read(start: usize, end: usize) -> Result<(), PinError> {
     if covered < end { refuse(covered, "not mapped") } else { Ok(()) }
 }
 
-/// Calls `found` with each piece of shared memory of this library that lies in the address space and
-/// can be read, in order. An error if the kernel does not say; some may have been found before it.
+/// Calls `found` with each piece of shared memory of this library that lies in the address space
+/// and can be read, in order. An error if the kernel does not say; some may have been found before
+/// it.
 ///
 /// Allocates nothing: it runs where the allocator's own memory must not change yet.
 pub(super) fn own_shared_mappings(mut found: impl FnMut(Range<usize>)) -> std::io::Result<()> {
