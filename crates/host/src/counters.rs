@@ -116,6 +116,8 @@ pub const PEER: &[Counter] = &[
     counter("timeouts", "Retransmission timeouts of the peer's session."),
     counter("duplicates", "Chunks of the peer that came twice."),
     counter("path_switches", "Changes to another path of the peer."),
+    counter("marked_in", "Packets received that a queue on the way had marked."),
+    counter("marked_out", "Packets sent that a queue had marked, as the peer says."),
     gauge("held_bytes", "Bytes of the peer's that wait until a gap closes."),
     gauge("queued_ops", "Operations queued for the peer and not yet sent."),
     counter("path_failures", "Times that a path to the peer was given up."),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cipher::Ciphers;
 use crate::congestion::CongestionControl;
+use crate::ecn::Ecn;
 use crate::ids::NodeName;
 
 /// The key all nodes of a cluster share. It never appears in debug output.
@@ -53,6 +54,8 @@ pub struct Config {
     pub messages: bool,
     /// How much it has under way to its peers, and how fast that goes out.
     pub congestion: CongestionControl,
+    /// Whether it asks queues to mark its packets, and what it does about marks.
+    pub ecn: Ecn,
     /// How the names of exports begin that the driver can bring up on demand
     /// ([`poll_activation`](crate::Engine::poll_activation)); none: it brings none up.
     pub on_demand: Option<String>,
@@ -75,6 +78,7 @@ impl Config {
             trust_users: true,
             messages: false,
             congestion: CongestionControl::default(),
+            ecn: Ecn::default(),
             on_demand: None,
         }
     }

@@ -257,6 +257,10 @@ impl Wild<'_> {
             Frame::Pong(_) => frame::write_pong(self.number(), out),
             Frame::Close => frame::write_close(out),
             Frame::Early(_) => frame::write_early(self.number() as u16, out),
+            Frame::Marks(_) => {
+                let marks = frame::Marks { ect0: self.number(), ect1: self.below(2), ce: self.number() };
+                frame::write_marks(&marks, out);
+            }
             Frame::Chunk(chunk, _) => {
                 let data = vec![0xee; self.below(600) as usize];
                 self.chunk(chunk, &data).write(out);

@@ -73,6 +73,7 @@ mod command;
 mod config;
 mod congestion;
 mod crypto;
+mod ecn;
 mod engine;
 mod error;
 mod event;
@@ -101,6 +102,7 @@ pub use cipher::{BadCipher, Cipher, Ciphers};
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
 pub use congestion::{BadCongestionControl, CongestionControl};
+pub use ecn::{BadEcn, Codepoint, Ecn, EcnOff, EcnState};
 pub use engine::{Engine, Lent, PeerRef, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,

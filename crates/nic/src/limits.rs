@@ -333,6 +333,32 @@ pub const COOKIE_HOLD: Duration = Duration::from_secs(1);
 pub const NEWCOMER_RETRY: Duration = Duration::from_millis(100);
 /// How long a node that claims the name of a live one waits until the other is taken for gone.
 pub const NAME_CONTEST: Duration = Duration::from_millis(100);
+/// Packets that come with a codepoint between two reports of such to the peer, if no queue marks
+/// them: a report makes a packet longer, and the peer only has to see that they come so.
+pub const ECN_ECHO_EVERY: u64 = 32;
+/// Packets that arrive without any report of codepoints until these are taken for removed: what
+/// several reports in a row are about, of which one gets lost now and then.
+pub const ECN_UNSEEN_MAX: u64 = 256;
+/// Packets that arrive and are not in a report, which may be: what counts as arrived when it was
+/// sent again just had arrived already is not known exactly.
+pub const ECN_MISSING_MIN: u64 = 32;
+/// See [`ECN_MISSING_MIN`]: so many parts of what has arrived, one of them.
+pub const ECN_MISSING_PART: u64 = 8;
+/// Timeouts in a row until a path that is being tried is taken for one that drops what asks for
+/// marks: fewer than [`PATH_TIMEOUTS_MAX`], which give the path up.
+pub const ECN_TIMEOUTS_MAX: u32 = 2;
+/// Packets in a row with chunks that had come before until a path that is being tried is taken for
+/// one that drops what asks for marks: what goes back to the peer does not arrive. A peer sends
+/// that many within a second.
+pub const ECN_REPEATED_MAX: u32 = 4;
+/// Weight of the last round trip in the part of packets that is marked, of 1,024 [RFC 8257, section
+/// 4.2: g = 1/16].
+pub const ECN_WEIGHT: u64 = 64;
+/// Part of the mean of marks by which BBR lowers what may be under way after a round trip with
+/// marks, of 1,024 [as BBR's third version: a third].
+pub const BBR_MARKS_WEIGHT: u64 = 341;
+/// Marked packets of a round trip that end BBR's startup, of 1,024 [as its third version: half].
+pub const BBR_MARKS_FULL: u64 = 512;
 /// Datagrams outside sessions (hellos, answers) waiting to be sent.
 pub const LOOSE_DATAGRAMS_MAX: usize = 256;
 /// How long a handshake of the node with the smaller name goes before the other side's.

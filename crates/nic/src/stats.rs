@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::congestion::CongestionControl;
+use crate::ecn::EcnState;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId, RegionId};
 use crate::rights::ExportKind;
 use crate::rights::Rights;
@@ -151,6 +152,8 @@ pub struct PeerInfo {
     pub window_bytes: usize,
     /// More of it; none: no session.
     pub congestion: Option<CongestionInfo>,
+    /// What is done about marks of queues; none: no session.
+    pub ecn: Option<EcnState>,
     /// Bytes sent and not yet acknowledged.
     pub in_flight_bytes: usize,
     /// Operations queued and not yet sent.
@@ -197,6 +200,10 @@ counters! {
         duplicates,
         /// Changes of path.
         path_switches,
+        /// Packets received that a queue on the way had marked.
+        marked_in,
+        /// Packets sent that a queue had marked, as the peer says.
+        marked_out,
     }
 }
 

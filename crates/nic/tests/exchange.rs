@@ -166,7 +166,8 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
             let (process, import) = if from == 0 { (s.sender, s.import) } else { (s.receiver, answers) };
             let (now, mut buf) = (world.now, [0; 1500]);
             let node = &mut world.nodes[from];
-            let sent = node.engine.try_send_inline(now, process, plain_send(import, 0, b"a word"), &mut buf, |_, _| {});
+            let sent =
+                node.engine.try_send_inline(now, process, plain_send(import, 0, b"a word"), &mut buf, |_, _, _| {});
             let (at, len) = (node.addrs[0], sent.expect("nothing stands before it").len);
             world.deliver(1 - from, at, &mut buf[..len]);
             sizes[from].push(len);
@@ -198,7 +199,7 @@ fn nobody_can_change_a_bit_of_a_packet_under_way() {
         s.world.run_to_quiescence();
         let (mut whole, node) = (vec![0; 1500], &mut s.world.nodes[0]);
         let send = plain_send(s.import, 0, b"text");
-        let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut whole, |_, _| {});
+        let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut whole, |_, _, _| {});
         let (len, from) = (sent.expect("nothing stands before it").len, node.addrs[0]);
         whole.truncate(len);
         for bit in 0..len * 8 {
@@ -221,13 +222,13 @@ fn an_answer_takes_along_an_acknowledgement_unless_another_one_follows_soon() {
         let (mut buf, send) = ([0; 1500], plain_send(answers, 0, b"answer"));
         let asker = &mut s.world.nodes[0];
         let question = plain_send(s.import, 0, b"question");
-        let sent = asker.engine.try_send_inline(s.world.now, s.sender, question, &mut buf, |_, _| {});
+        let sent = asker.engine.try_send_inline(s.world.now, s.sender, question, &mut buf, |_, _, _| {});
         let (len, at) = (sent.expect("nothing stands before it").len, asker.addrs[0]);
         s.world.deliver(1, at, &mut buf[..len]);
         let now = s.world.now + after;
         let node = &mut s.world.nodes[1];
         let sent = if at_once {
-            node.engine.try_send_inline(now, s.receiver, send, &mut buf, |_, _| {})
+            node.engine.try_send_inline(now, s.receiver, send, &mut buf, |_, _, _| {})
         } else {
             node.engine.post(now, s.receiver, send, &mut node.memory).expect("room");
             node.engine.poll_transmit(now, &mut buf, &mut node.memory)
@@ -256,7 +257,7 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         let [old, new] = [0, 1].map(|_| {
             let (node, mut buf) = (&mut s.world.nodes[0], [0; 1500]);
             let send = plain_send(s.import, 0, b"a word");
-            let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut buf, |_, _| {});
+            let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut buf, |_, _, _| {});
             buf[..sent.expect("nothing stands before it").len].to_vec()
         });
         let paths = |world: &World| {
@@ -275,12 +276,12 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         assert_eq!(paths(&s.world), [&before[..], &[later]].concat());
         let mut third = [0; 1500];
         let send = plain_send(s.import, 0, b"a word");
-        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut third, |_, _| {});
+        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut third, |_, _, _| {});
         s.world.deliver(1, earlier, &mut third[..sent.expect("nothing stands before it").len]);
         s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
         let mut fourth = [0; 1500];
-        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut fourth, |_, _| {});
+        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut fourth, |_, _, _| {});
         s.world.deliver(1, nowhere, &mut fourth[..sent.expect("nothing stands before it").len]);
         s.world.run_to_quiescence();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());

@@ -232,7 +232,7 @@ impl Cluster {
         let mut buffer = [0; 1500];
         let hurries = self.rng.chance(500);
         let sent = hurries.then(|| {
-            self.call_raw(node, |engine, now, _| engine.try_send_inline(now, pid, command, &mut buffer, |_, _| {}))
+            self.call_raw(node, |engine, now, _| engine.try_send_inline(now, pid, command, &mut buffer, |_, _, _| {}))
                 .flatten()
         });
         let sent = sent.flatten();

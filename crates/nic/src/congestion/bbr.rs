@@ -19,6 +19,7 @@
 //! what the model says; the window is at least [`BBR_WINDOW_MIN_PACKETS`] packets but for the time
 //! after a timeout.
 
+mod marks;
 mod queueing;
 #[cfg(test)]
 mod tests;
@@ -26,7 +27,7 @@ mod tests;
 use std::time::Duration;
 
 use super::delivery::{Sample, bytes_in, rate, time_for};
-use super::{Acked, Controller, Estimates, Loss, bounded, initial_window, pacer};
+use super::{Acked, Controller, Estimates, Loss, Marked, bounded, initial_window, pacer};
 use crate::limits::{
     ACK_EVERY_BYTES, ACK_EVERY_PACKETS, BBR_AGGREGATES, BBR_COEXISTENCE_ROUNDS, BBR_FULL_ROUNDS, BBR_LATE_MAX,
     BBR_LOSS_EVENTS, BBR_LOSS_PACKETS, BBR_LOSS_PERCENT, BBR_OTHERS_ROUNDS, BBR_PROBE_ROUND_TRIP_EVERY,
@@ -697,6 +698,10 @@ impl Controller for Bbr {
         if self.state == State::Up {
             self.start_down(loss.now, loss.delivered);
         }
+    }
+
+    fn on_marks(&mut self, marked: &Marked) {
+        self.take_marks(marked);
     }
 
     fn on_undo(&mut self) {

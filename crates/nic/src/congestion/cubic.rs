@@ -10,7 +10,7 @@ mod tests;
 use std::time::Duration;
 
 use super::delivery::rate;
-use super::{Acked, Controller, Estimates, Loss, bounded, initial_window};
+use super::{Acked, Controller, Estimates, Loss, Marked, bounded, initial_window};
 use crate::limits::{
     CSS_ROUNDS, CUBIC_BETA_TENTHS, CUBIC_C, HYSTART_DIVISOR, HYSTART_RTT_MAX, HYSTART_RTT_MIN, HYSTART_SAMPLES,
     WINDOW_MAX_BYTES,
@@ -106,6 +106,18 @@ impl Cubic {
         rate(window + faster, smoothed)
     }
 
+    /// Makes room, once in a round trip.
+    fn reduce(&mut self, to: usize) {
+        let window = self.packets(self.shape.window);
+        // Who loses before it is where it was makes room for others.
+        self.shape.top = if window < self.shape.top { window * (1.0 + BETA) / 2.0 } else { window };
+        self.shape.prior = window;
+        self.set_window(to);
+        self.shape.threshold = self.shape.window;
+        self.shape.epoch = None;
+        self.rest = 0.0;
+    }
+
     fn slow_start(&mut self, ack: &Acked) {
         let part = if self.start.conservative.is_some() { CSS_GROWTH } else { 1 };
         self.set_window(self.shape.window.saturating_add(ack.bytes / part).min(self.shape.threshold));
@@ -196,18 +208,23 @@ impl Controller for Cubic {
     }
 
     fn on_loss(&mut self, loss: &Loss) {
-        if !loss.first {
-            return;
+        if loss.first {
+            self.undo = Some(self.shape);
+            self.reduce(self.shape.window / 10 * CUBIC_BETA_TENTHS);
         }
-        self.undo = Some(self.shape);
-        let window = self.packets(self.shape.window);
-        // Who loses before it is where it was makes room for others.
-        self.shape.top = if window < self.shape.top { window * (1.0 + BETA) / 2.0 } else { window };
-        self.shape.prior = window;
-        self.set_window(self.shape.window / 10 * CUBIC_BETA_TENTHS);
-        self.shape.threshold = self.shape.window;
-        self.shape.epoch = None;
-        self.rest = 0.0;
+    }
+
+    /// A mark is as a loss [RFC 9438, section 4.6], or takes half of the part that is marked [RFC
+    /// 8257, section 3.3].
+    fn on_marks(&mut self, marked: &Marked) {
+        if marked.first {
+            self.undo = None;
+            let window = self.shape.window;
+            self.reduce(match marked.mean {
+                None => window / 10 * CUBIC_BETA_TENTHS,
+                Some(mean) => window - (window as u64 * mean / 2_048) as usize,
+            });
+        }
     }
 
     fn on_undo(&mut self) {

@@ -11,6 +11,7 @@ mod bbr;
 mod choice;
 mod cubic;
 mod delivery;
+mod marks;
 mod pacer;
 mod round_trip;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::ecn::Ecn;
 use crate::limits::{WINDOW_INITIAL_BYTES, WINDOW_INITIAL_PACKETS, WINDOW_MAX_BYTES, WINDOW_MIN_PACKETS};
 use crate::time::Time;
 
@@ -26,6 +28,7 @@ pub use choice::{BadCongestionControl, CongestionControl};
 use cubic::Cubic;
 pub(crate) use delivery::Snapshot;
 use delivery::{Delivery, Sample};
+use marks::Rounds;
 pub(crate) use pacer::Pacer;
 pub(crate) use round_trip::RoundTrip;
 
@@ -68,6 +71,24 @@ pub(crate) struct Loss {
     pub(crate) delivered: u64,
 }
 
+/// Packets that a queue has marked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marked {
+    /// The first of those that belong together: nothing was reduced in this round trip yet.
+    pub(crate) first: bool,
+    pub(crate) now: Time,
+    /// Bytes under way now.
+    pub(crate) in_flight: usize,
+    /// See [`Snapshot`]: of what is sent now.
+    pub(crate) app_limited: bool,
+    /// Bytes that have ever arrived.
+    pub(crate) delivered: u64,
+    /// Part of packets that is marked in the mean, of 1,024; none: a mark is as a loss.
+    pub(crate) mean: Option<u64>,
+    /// A round trip has ended with this, of whose packets so many in 1,024 were marked.
+    pub(crate) round: Option<u64>,
+}
+
 /// What a controller believes, for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Estimates {
@@ -88,6 +109,8 @@ pub(crate) trait Controller {
     fn on_ack(&mut self, ack: &Acked);
     /// A packet was lost.
     fn on_loss(&mut self, loss: &Loss);
+    /// Queues have marked packets, or a round trip in which they have is over.
+    fn on_marks(&mut self, marked: &Marked);
     /// Everything has arrived that was lost since the last [first](Loss::first) loss.
     fn on_undo(&mut self);
     /// Nothing came back for a long time: all that was under way counts as lost.
@@ -150,6 +173,9 @@ pub(crate) struct Congestion {
     undo: Option<u64>,
     /// Packets from this number on were sent when the window had held nothing back; 0: all.
     limited_until: u64,
+    /// Marks are told as parts of what was sent, not as losses.
+    in_parts: bool,
+    marks: Rounds,
 }
 
 /// A packet that counts as lost.
@@ -164,7 +190,7 @@ pub(crate) struct LostPacket {
 
 impl Congestion {
     /// `seed`: of what is left to chance.
-    pub(crate) fn new(control: CongestionControl, packet_bytes: usize, seed: u64) -> Congestion {
+    pub(crate) fn new(control: CongestionControl, ecn: Ecn, packet_bytes: usize, seed: u64) -> Congestion {
         Congestion {
             controller: match control {
                 CongestionControl::Bbr => Either::Bbr(Box::new(Bbr::new(packet_bytes, seed))),
@@ -175,6 +201,8 @@ impl Congestion {
             reductions: 0,
             undo: None,
             limited_until: 0,
+            in_parts: ecn == Ecn::L4s,
+            marks: Rounds::default(),
         }
     }
 
@@ -288,6 +316,37 @@ impl Congestion {
         };
         controller!(self.controller, on_loss(&loss));
         self.reductions
+    }
+
+    /// So many of `all` packets that have arrived were marked; `largest` is the newest that has, and
+    /// `next` the next one to be sent. A reduction for marks is never undone.
+    pub(crate) fn marked(
+        &mut self,
+        now: Time,
+        (marked, all): (u64, u64),
+        (largest, next): (u64, u64),
+        in_flight: usize,
+    ) {
+        let round = self.marks.count((marked, all), (largest, next));
+        let first = marked > 0 && self.recovery_until.is_none_or(|until| largest > until);
+        if first {
+            self.recovery_until = Some(next.saturating_sub(1));
+            self.reductions += 1;
+            self.undo = None;
+        }
+        if !first && round.is_none() {
+            return;
+        }
+        let marked = Marked {
+            first,
+            now,
+            in_flight,
+            app_limited: self.delivery.is_app_limited(),
+            delivered: self.delivery.delivered(),
+            mean: self.in_parts.then_some(self.marks.mean()),
+            round,
+        };
+        controller!(self.controller, on_marks(&marked));
     }
 
     /// A chunk had arrived whose loss belonged to that reduction. When all have, it is undone.

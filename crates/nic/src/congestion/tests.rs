@@ -17,7 +17,7 @@ fn lose(congestion: &mut Congestion, number: u64, chunks: u64, next: u64) -> u32
 }
 
 fn cubic() -> Congestion {
-    Congestion::new(CongestionControl::Cubic, PACKET, 1)
+    Congestion::new(CongestionControl::Cubic, Ecn::Off, PACKET, 1)
 }
 
 #[test]
@@ -50,6 +50,44 @@ fn a_reduction_is_undone_when_all_its_losses_were_none() {
 }
 
 #[test]
+fn marks_of_one_round_trip_reduce_the_window_once_and_nothing_undoes_that() {
+    for (ecn, percent) in [(Ecn::Classic, 70), (Ecn::L4s, 50)] {
+        let mut congestion = Congestion::new(CongestionControl::Cubic, ecn, PACKET, 1);
+        let before = congestion.window();
+        let lost = lose(&mut congestion, 5, 1, 10);
+        let after = congestion.window();
+        congestion.marked(Time::ZERO, (3, 8), (9, 12), PACKET);
+        assert_eq!(congestion.window(), after, "{ecn}: what was lost was of the same round trip");
+        congestion.marked(Time::ZERO, (1, 8), (10, 20), PACKET);
+        let less = congestion.window();
+        let least = after * percent / 100 - 10;
+        assert!((least..least + after / 40).contains(&less), "{ecn}: little is known yet about the part");
+        congestion.marked(Time::ZERO, (8, 8), (19, 30), PACKET);
+        lose(&mut congestion, 19, 1, 30);
+        assert_eq!(congestion.window(), less, "{ecn}");
+        congestion.not_lost(lost);
+        assert_eq!(congestion.window(), less, "{ecn}: a mark is no loss that may have been none");
+        congestion.marked(Time::ZERO, (0, 8), (25, 40), PACKET);
+        assert_eq!(congestion.window(), less, "{ecn}: there was no mark");
+        assert!(less < before);
+    }
+}
+
+#[test]
+fn a_reduction_takes_half_of_the_part_that_is_marked() {
+    let mut congestion = Congestion::new(CongestionControl::Cubic, Ecn::L4s, PACKET, 1);
+    // One packet in eight for long enough that the mean has forgotten what it began with.
+    for round in 0..100 {
+        congestion.marked(Time::ZERO, (1, 8), (100 * round, 100 * (round + 1)), PACKET);
+    }
+    congestion = Congestion { controller: cubic().controller, ..congestion };
+    let before = congestion.window() as f64;
+    congestion.marked(Time::ZERO, (1, 8), (10_000, 10_100), PACKET);
+    let left = congestion.window() as f64 / before;
+    assert!((left - (1.0 - 1.0 / 16.0)).abs() < 0.01, "{left}");
+}
+
+#[test]
 fn the_window_grows_only_while_it_holds_the_sender_back() {
     let mut congestion = cubic();
     let (before, rtt) = (congestion.window(), RoundTrip::default());
@@ -70,7 +108,8 @@ fn window_and_rate_stay_inside_their_bounds_whatever_happens() {
         let control = CongestionControl::ALL[seed as usize % 2];
         let mut rng = vmmc_utlb::Rng::new(seed);
         let mut size = 1_472;
-        let mut congestion = Congestion::new(control, size, seed);
+        let ecn = [Ecn::Classic, Ecn::L4s][seed as usize / 2 % 2];
+        let mut congestion = Congestion::new(control, ecn, size, seed);
         let (mut rtt, mut now) = (RoundTrip::default(), Time::ZERO);
         // Losses that may turn out to be none, by the reduction that they belong to.
         let mut lost: Vec<u32> = Vec::new();
@@ -111,7 +150,15 @@ fn window_and_rate_stay_inside_their_bounds_whatever_happens() {
                     lost.extend((0..chunks).map(|_| reduction));
                     assert!(congestion.window() >= (before / 10 * 7).min(before), "at most one reduction");
                 }
-                85..98 if !lost.is_empty() => {
+                85..90 => {
+                    let all = rng.next_u64() % 100;
+                    let (marked, largest) = (rng.next_u64() % (all + 1), next - rng.next_u64() % next);
+                    congestion.marked(now, (marked, all), (largest, next), (rng.next_u64() % (1 << 27)) as usize);
+                    let least = (before / 2).min(size * WINDOW_MIN_PACKETS);
+                    assert!(congestion.window() >= least, "half at most");
+                    assert!(control != CongestionControl::Cubic || congestion.window() >= before / 2);
+                }
+                90..98 if !lost.is_empty() => {
                     let at = rng.next_u64() as usize % lost.len();
                     congestion.not_lost(lost.swap_remove(at));
                     assert!(congestion.window() >= before);

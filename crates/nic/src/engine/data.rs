@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::handshake::Use;
 use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
+use crate::ecn::Codepoint;
 use crate::error::PeerDownReason;
 use crate::ids::NodeName;
 use crate::limits::{NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
@@ -18,13 +19,27 @@ use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
 impl Engine {
     /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst
     /// it can do is to be counted and dropped.
+    #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
+        self.handle_datagram_with(now, from, Codepoint::NotEct, datagram, dma);
+    }
+
+    /// As [`handle_datagram`](Self::handle_datagram), of a datagram that came with a codepoint.
+    /// Nothing vouches for that: it is counted, and the peer hears of it.
+    pub fn handle_datagram_with(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        codepoint: Codepoint,
+        datagram: &mut [u8],
+        dma: &mut dyn Dma,
+    ) {
         self.now = now;
         self.tables.stats.packets_in += 1;
         self.tables.stats.bytes_in += datagram.len() as u64;
         match Header::parse(datagram) {
             Ok(header) => match header.kind {
-                Kind::Data => self.handle_data(now, from, header, datagram, dma),
+                Kind::Data => self.handle_data(now, (from, codepoint), header, datagram, dma),
                 Kind::Hello => self.handle_hello(now, from, header, datagram),
                 Kind::Welcome => self.handle_welcome(now, from, header, datagram),
                 Kind::Retry => self.handle_retry(now, from, header, datagram),
@@ -38,7 +53,14 @@ impl Engine {
         }
     }
 
-    fn handle_data(&mut self, now: Time, from: SocketAddr, header: Header, datagram: &mut [u8], dma: &mut dyn Dma) {
+    fn handle_data(
+        &mut self,
+        now: Time,
+        (from, codepoint): (SocketAddr, Codepoint),
+        header: Header,
+        datagram: &mut [u8],
+        dma: &mut dyn Dma,
+    ) {
         let local = header.session;
         let slot = self.slots.get_mut(usize::from(local.slot)).filter(|slot| slot.id == local.id);
         let (index, end) = match slot.map(|slot| &mut slot.used) {
@@ -57,7 +79,7 @@ impl Engine {
             }
             _ => return self.unknown_session(now, from, local),
         };
-        self.deliver(now, from, index, header.number, &datagram[HEADER_BYTES..end], dma);
+        self.deliver(now, (from, codepoint), index, header.number, &datagram[HEADER_BYTES..end], dma);
     }
 
     /// Checks that a packet is new and opens it; gives the end of its body.
@@ -84,13 +106,22 @@ impl Engine {
     }
 
     #[inline]
-    fn deliver(&mut self, now: Time, from: SocketAddr, index: u16, number: u64, body: &[u8], dma: &mut dyn Dma) {
+    fn deliver(
+        &mut self,
+        now: Time,
+        (from, codepoint): (SocketAddr, Codepoint),
+        index: u16,
+        number: u64,
+        body: &[u8],
+        dma: &mut dyn Dma,
+    ) {
         let Some(peer) = self.peers[usize::from(index)].as_mut() else { return };
         let (Some(name), Some(session)) = (peer.name.as_ref(), peer.session.as_deref_mut()) else { return };
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
         session.received_from(from, number);
+        let marked = session.came_with(codepoint);
         let elsewhere = peer.paths[peer.current].addr != from;
         let (mut outcome, ack) = match session.receive_single_chunk(now, number, body, &mut self.tables, dma) {
             Some(ack) => (Outcome::default(), ack),
@@ -99,7 +130,12 @@ impl Engine {
         if let Some(ack) = ack {
             outcome.nonsense |= session.acknowledged(now, &ack, &mut self.tables).is_err();
         }
+        if let Some(marks) = outcome.marks {
+            outcome.nonsense |= session.marks_told(now, number, marks).is_err();
+        }
+        session.was_marked(marked);
         session.take_deferred(now, &mut self.tables);
+        session.notification.came(outcome.duplicate);
         if outcome.duplicate {
             session.peer_probed(now, &mut self.tables);
         }
@@ -163,7 +199,7 @@ impl Engine {
         }
         if peer.probe_answered(token) {
             if let Some(session) = peer.session.as_deref_mut() {
-                session.stats.path_switches += 1;
+                session.path_changed();
             }
             self.tables.stats.path_switches += 1;
         }
@@ -235,7 +271,7 @@ impl Engine {
                 buf[..datagram.len()].copy_from_slice(&datagram);
                 let answers = [Kind::Retry, Kind::Reject, Kind::UnknownSession];
                 let to_stranger = Header::parse(&datagram).is_ok_and(|header| answers.contains(&header.kind));
-                (Transmit { to, len: datagram.len(), to_stranger }, None)
+                (Transmit { to, len: datagram.len(), codepoint: Codepoint::NotEct, to_stranger }, None)
             }
             None => self.poll_sessions(now, buf, dma, lending)?,
         };
@@ -257,17 +293,20 @@ impl Engine {
             peer.in_ready = false;
             let Some(session) = peer.session.as_deref_mut() else { continue };
             let current = peer.paths[peer.current].addr;
+            let (codepoint, plain) = (session.notification.codepoint(), Codepoint::NotEct);
             let (mut sent, mut lent) = (None, None);
             if let Some((to, token)) = session.pongs.pop_front() {
-                sent = session.build_ping(token, true, buf).map(|len| Transmit { to, len, to_stranger: false });
+                let len = session.build_ping(token, true, buf);
+                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false });
             } else if let Some((to, token)) = session.pings.pop_front() {
                 let to = to.unwrap_or(current);
-                sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len, to_stranger: false });
+                let len = session.build_ping(token, false, buf);
+                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false });
             } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
                 let last = session.last_from.filter(|from| only_ack && *from != current);
                 let known = last.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
                 let to = known.unwrap_or(current);
-                sent = Some(Transmit { to, len, to_stranger: false });
+                sent = Some(Transmit { to, len, codepoint, to_stranger: false });
                 lent = session.lent.take();
             }
             if let Some(transmit) = sent {

@@ -593,10 +593,10 @@ impl Engine {
         peer.newcomer = None;
         peer.ping_tries = 0;
         let path_bytes = peer.mtu_bytes();
-        let congestion = self.config.congestion;
+        let (congestion, ecn) = (self.config.congestion, self.config.ecn);
         let seed = local.id;
         let opening =
-            Opening { via, local, remote, begun, initiator, seals, receive_budget, path_bytes, congestion, seed };
+            Opening { via, local, remote, begun, initiator, seals, receive_budget, path_bytes, congestion, ecn, seed };
         peer.session = Some(Box::new(Session::new(opening, introduction, now)));
         self.tables.stats.sessions += 1;
         self.tables.events.push_back(crate::event::Event::PeerUp { name: introduction.name.clone(), addr: from });

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 
 use crate::command::Dma;
 use crate::config::Config;
+use crate::ecn::Codepoint;
 use crate::event::Event;
 use crate::ids::{NodeName, ProcessId, RegionRef};
 use crate::limits::{
@@ -89,6 +90,8 @@ pub struct Transmit {
     pub to: SocketAddr,
     /// Bytes, from the start of the buffer.
     pub len: usize,
+    /// What it is to go out with.
+    pub codepoint: Codepoint,
     /// Whether it answers somebody who has proven nothing, who can have very many such answers sent
     /// to addresses of his choice: what else is to be sent goes first.
     pub to_stranger: bool,

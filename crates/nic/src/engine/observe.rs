@@ -41,6 +41,7 @@ impl Engine {
             rtt: session.and_then(|session| session.rtt.smoothed()),
             window_bytes: session.map_or(0, |session| session.congestion.window()),
             congestion: session.map(|session| congestion_info(&session.congestion)),
+            ecn: session.map(|session| session.notification.state()),
             in_flight_bytes: session.map_or(0, |session| session.tx.in_flight),
             queued_ops: session.map_or(0, |session| session.queued_ops),
             held_chunks,

@@ -4,6 +4,7 @@
 
 use super::{Engine, Transmit};
 use crate::command::{Command, Dma, Source};
+use crate::ecn::Codepoint;
 use crate::error::{Busy, OpError};
 use crate::ids::ProcessId;
 use crate::limits::{
@@ -58,7 +59,7 @@ impl Engine {
     /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node.
     /// `None`: nothing happened, for something is, or a bound is reached, or the command is wrong,
     /// or not one of these (of sends, only those of inline data that want nothing else); post it.
-    /// `send` is given the datagram as soon as it is written: what the engine must remember of it,
+    /// `send` is given the datagram and its codepoint as soon as it is written: what the engine must remember of it,
     /// it enters while the datagram is under way.
     #[inline]
     pub fn try_send_inline(
@@ -67,7 +68,7 @@ impl Engine {
         process: ProcessId,
         command: Command<'_>,
         buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
+        send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit> {
         let bytes = match command {
             Command::Send { source: Source::Inline(data), notify: None, counter: None, completion: None, .. } => {
@@ -92,13 +93,14 @@ impl Engine {
         if !fits || !session.is_clear_for(now, bytes) {
             return None;
         }
+        let codepoint = session.notification.codepoint();
         let origin = (process, import, grant);
         let len = if let Command::Send { offset, source: Source::Inline(data), .. } = command {
             if !self.tables.inline.has_room(process) {
                 return None;
             }
             let len = session.write_send(now, (process, grant), offset, data, buf);
-            send(to, &buf[..len]);
+            send(to, codepoint, &buf[..len]);
             let slot = self.tables.inline.put(process, data).expect("there was room");
             let kind = OpKind::Send { data: OpData::Inline { slot }, notify: None, counter: None };
             session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
@@ -107,7 +109,7 @@ impl Engine {
             let (offset, len, kind) =
                 op_kind(process, &command, &mut self.tables).filter(|_| session.may_ask(process))?;
             let (len, key) = session.write_request(now, Op::new(origin, command.cookie(), (offset, len), kind), buf);
-            send(to, &buf[..len]);
+            send(to, codepoint, &buf[..len]);
             session.note_request(now, key);
             len
         };
@@ -118,7 +120,7 @@ impl Engine {
         self.tables.stats.packets_out += 1;
         self.tables.stats.bytes_out += len as u64;
         self.arm(via.peer);
-        Some(Transmit { to, len, to_stranger: false })
+        Some(Transmit { to, len, codepoint, to_stranger: false })
     }
 
     #[inline]

@@ -165,7 +165,7 @@ impl Engine {
         if peer.switch_path() {
             self.tables.stats.path_switches += 1;
             if let Some(session) = peer.session.as_deref_mut() {
-                session.stats.path_switches += 1;
+                session.path_changed();
             }
         }
     }

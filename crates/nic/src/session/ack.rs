@@ -48,6 +48,7 @@ impl Session {
             self.congestion.acknowledged(now, (bytes, in_flight), (ack.largest, next), newest, &self.rtt);
         }
         self.detect_losses(now, tables);
+        self.notification.look();
         Ok(())
     }
 
@@ -207,7 +208,9 @@ impl Session {
     pub(crate) fn detect_losses(&mut self, now: Time, tables: &mut Tables) {
         let (next, congestion) = (self.tx.next_packet, &mut self.congestion);
         let before = congestion.reductions();
-        let lost = self.tx.find_losses(now, &self.rtt, |packet| congestion.lost(now, packet, next));
+        let notification = &mut self.notification;
+        let arrived = |packet| notification.has_arrived(packet);
+        let lost = self.tx.find_losses(now, &self.rtt, arrived, |packet| congestion.lost(now, packet, next));
         if congestion.reductions() > before {
             self.tx.reordering.reduced();
         }
@@ -276,6 +279,7 @@ impl Session {
         self.tx.backoff += 1;
         self.stats.timeouts += 1;
         tables.stats.timeouts += 1;
+        self.notification.timed_out();
         let lost = if self.tx.backoff == 1 {
             self.tx.lose_oldest(self.packet_bytes / 2)
         } else {

@@ -9,6 +9,7 @@ mod answers;
 mod appends;
 mod asks;
 mod early;
+mod ecn;
 mod encode;
 mod receive;
 mod reordering;
@@ -23,6 +24,7 @@ use std::net::SocketAddr;
 use crate::command::AtomicOp;
 use crate::congestion::{Congestion, CongestionControl, RoundTrip};
 use crate::crypto::Seals;
+use crate::ecn::Ecn;
 use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
@@ -41,6 +43,7 @@ use crate::wire::packet::SessionRef;
 use answers::Answers;
 use asks::Asks;
 use early::Waiting;
+use ecn::Notification;
 pub(crate) use receive::Outcome;
 use turns::Turns;
 pub(crate) use tx::Tx;
@@ -238,6 +241,7 @@ pub(crate) struct Session {
     requests_out: usize,
     pub(crate) rtt: RoundTrip,
     pub(crate) congestion: Congestion,
+    pub(crate) notification: Notification,
     /// Imports through this session, grants to it, its waits for names here.
     pub(crate) imports: usize,
     pub(crate) grants: usize,
@@ -278,6 +282,7 @@ pub(crate) struct Opening {
     pub(crate) receive_budget: usize,
     pub(crate) path_bytes: usize,
     pub(crate) congestion: CongestionControl,
+    pub(crate) ecn: Ecn,
     /// Of what its congestion control leaves to chance.
     pub(crate) seed: u64,
 }
@@ -324,7 +329,8 @@ impl Session {
             asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
-            congestion: Congestion::new(opening.congestion, packet_bytes, opening.seed),
+            congestion: Congestion::new(opening.congestion, opening.ecn, packet_bytes, opening.seed),
+            notification: Notification::new(opening.ecn),
             imports: 0,
             grants: 0,
             remote_waits: RemoteWaits::default(),
@@ -352,7 +358,7 @@ impl Session {
         let waits = (&self.pings, &self.pongs, self.chunk_wait, self.ping_wait, self.ping_next, self.last_proof);
         let counts =
             (self.imports, self.grants, self.remote_waits.total, self.asks.counts(), self.packet_bytes, self.stats);
-        format!("{ids:?} {rx:?} {tx:?} {waits:?} {counts:?}")
+        format!("{ids:?} {rx:?} {tx:?} {waits:?} {counts:?} {:?}", self.notification)
     }
 
     /// Sends a ping to an address, or on the current path; dropped when too many wait.

@@ -16,7 +16,7 @@ use crate::tables::{Incoming, Tables, Target};
 use crate::time::Time;
 use crate::wire::Reader;
 use crate::wire::chunk::{Chunk, Handle, WriteHead};
-use crate::wire::frame::{self, Ack, Frame};
+use crate::wire::frame::{self, Ack, Frame, Marks};
 
 /// What a packet meant for the session as a whole.
 #[derive(Default)]
@@ -29,6 +29,8 @@ pub(crate) struct Outcome {
     pub(crate) pong: Option<u64>,
     /// There was a chunk in it that had come before.
     pub(crate) duplicate: bool,
+    /// With which codepoints packets of this side have come, to be taken after the acknowledgement.
+    pub(crate) marks: Option<Marks>,
 }
 
 impl Session {
@@ -101,6 +103,7 @@ impl Session {
                     self.ponged(now);
                     outcome.pong = Some(token);
                 }
+                Some(Frame::Marks(marks)) => outcome.marks = Some(marks),
                 Some(Frame::Close) => outcome.closed = true,
                 Some(Frame::Seq(_)) | None => {
                     tables.stats.malformed += 1;

@@ -19,7 +19,8 @@ use crate::wire::chunk::{
     WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
 };
 use crate::wire::frame::{
-    EARLY_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq,
+    EARLY_BYTES, MARKS_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_marks, write_ping,
+    write_pong, write_seq,
 };
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 
@@ -116,7 +117,7 @@ impl Session {
         let (number, in_flight) = (self.tx.next_packet, self.tx.in_flight);
         let overhead = self.seals.send.overhead();
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
-        let ack_size = ack_bytes(ack_ranges);
+        let ack_size = ack_bytes(ack_ranges) + self.notification.due().map_or(0, |_| MARKS_BYTES);
         let mut size = self.packet_bytes.min(buf.len());
         // What is sent again may go another way than the acknowledgement that went with it the
         // first time, and was lost with it.
@@ -153,6 +154,7 @@ impl Session {
         if !runs.is_empty() {
             self.note_sent(now, number, runs.runs, in_flight);
         }
+        self.notification.sent();
         Some((self.finish(buf, end), runs.is_empty()))
     }
 
@@ -201,7 +203,7 @@ impl Session {
             && self.tx.pacer.is_open(now, self.congestion.pacing_rate())
             && self.tx.chunks.len() < CHUNK_WINDOW as usize
             && self.tx.span_bytes + EARLY_BYTES + bytes <= self.budget
-            && HEADER_BYTES + SEQ_BYTES + EARLY_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead()
+            && HEADER_BYTES + SEQ_BYTES + EARLY_BYTES + bytes + ack_bytes(0) + MARKS_BYTES + self.seals.send.overhead()
                 <= self.packet_bytes
     }
 
@@ -232,6 +234,7 @@ impl Session {
             self.add_ack(now, 0, &mut out);
         }
         let end = out.len();
+        self.notification.sent();
         self.finish(buf, end)
     }
 
@@ -359,6 +362,9 @@ impl Session {
         let newest = rx.held_numbers.ranges().iter().rev().take(ranges);
         let newest = newest.map(|range| (range.start, range.end));
         write_ack(rx.next, rx.largest, delay, self.tx.barrier, newest, out);
+        if self.notification.due().is_some() {
+            write_marks(&self.notification.echo(), out);
+        }
         rx.pending_packets = 0;
         rx.pending_bytes = 0;
         rx.ack_now = false;

@@ -251,8 +251,14 @@ impl Tx {
 
     /// Checks packets that later ones have overtaken [RFC 8985]: one is lost when it was sent so
     /// long before one that has arrived that it is not just late. `lost` is told of it, and says
-    /// which reduction of the window it belongs to.
-    pub(crate) fn find_losses(&mut self, now: Time, rtt: &RoundTrip, mut lost: impl FnMut(LostPacket) -> u32) -> u64 {
+    /// which reduction of the window it belongs to; `arrived` is told the numbers of the others.
+    pub(crate) fn find_losses(
+        &mut self,
+        now: Time,
+        rtt: &RoundTrip,
+        mut arrived: impl FnMut(u64),
+        mut lost: impl FnMut(LostPacket) -> u32,
+    ) -> u64 {
         let mut chunks = 0;
         self.loss_time = None;
         let Some(largest) = self.largest_acked else { return chunks };
@@ -273,6 +279,8 @@ impl Tx {
                 let reduction = lost(unacknowledged);
                 self.lose(&packet, reduction);
                 chunks += unacknowledged.chunks;
+            } else {
+                arrived(packet.number);
             }
             self.sent.pop_front();
         }

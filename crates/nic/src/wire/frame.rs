@@ -13,11 +13,13 @@ const PING: u8 = 0x03;
 const PONG: u8 = 0x04;
 const CLOSE: u8 = 0x05;
 const EARLY: u8 = 0x06;
+const MARKS: u8 = 0x07;
 
 /// Bytes of these frames.
 pub(crate) const SEQ_BYTES: usize = 9;
 pub(crate) const PING_BYTES: usize = 9;
 pub(crate) const EARLY_BYTES: usize = 3;
+pub(crate) const MARKS_BYTES: usize = 25;
 const ACK_BYTES: usize = 30;
 const ACK_RANGE_BYTES: usize = 8;
 
@@ -53,6 +55,14 @@ impl Ack<'_> {
     }
 }
 
+/// Packets of a session that one side has received, by the codepoint with which they came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) ect0: u64,
+    pub(crate) ect1: u64,
+    pub(crate) ce: u64,
+}
+
 /// A decoded frame.
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
@@ -64,6 +74,7 @@ pub(crate) enum Frame<'a> {
     /// The next chunk may be processed before the ones in front of it, once the one so far back has
     /// been; 0: at once.
     Early(u16),
+    Marks(Marks),
     /// With its bytes, for the case that it must be held.
     Chunk(Chunk<'a>, &'a [u8]),
 }
@@ -92,6 +103,7 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
         PONG => Frame::Pong(reader.u64()?),
         CLOSE => Frame::Close,
         EARLY => Frame::Early(reader.u16()?),
+        MARKS => Frame::Marks(Marks { ect0: reader.u64()?, ect1: reader.u64()?, ce: reader.u64()? }),
         _ => return None,
     })
 }
@@ -160,6 +172,11 @@ pub(crate) fn write_early(back: u16, out: &mut Writer<'_>) {
     out.u16(back);
 }
 
+pub(crate) fn write_marks(marks: &Marks, out: &mut Writer<'_>) {
+    out.u8(MARKS);
+    [marks.ect0, marks.ect1, marks.ce].into_iter().for_each(|count| out.u64(count));
+}
+
 pub(crate) fn write_ping(token: u64, out: &mut Writer<'_>) {
     out.u8(PING);
     out.u64(token);
@@ -214,6 +231,18 @@ mod tests {
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             crate::fuzzing::body(&bytes);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn marks_survive_the_wire_and_no_part_of_them_is_some(ect0: u64, ect1: u64, ce: u64, cut in 0..MARKS_BYTES) {
+            let marks = Marks { ect0, ect1, ce };
+            let mut bytes = [0; MARKS_BYTES];
+            write_marks(&marks, &mut Writer::new(&mut bytes));
+            let mut reader = Reader::new(&bytes);
+            prop_assert!(matches!(read(&mut reader), Some(Frame::Marks(read)) if read == marks));
+            prop_assert!(reader.is_empty() && read(&mut Reader::new(&bytes[..cut])).is_none());
         }
     }
 

@@ -63,7 +63,7 @@ pub struct Node {
 pub type Recorded = (SocketAddr, SocketAddr, Vec<u8>);
 /// Receiving node, from, bytes, and those of them that are read in the sender's memory only when
 /// they arrive.
-type Carried = (usize, SocketAddr, Vec<u8>, Option<Referred>);
+type Carried = (usize, SocketAddr, Vec<u8>, Option<Referred>, Codepoint);
 /// Sending node, and what goes by reference.
 type Referred = (usize, Lent);
 
@@ -93,6 +93,9 @@ pub type Script = Box<dyn FnMut(usize, usize) -> Fate>;
 /// Decides about the datagram of that length that goes to that node now.
 pub type Link = Box<dyn FnMut(Time, usize, usize) -> Fate>;
 
+/// Says with which codepoint a datagram to there arrives that went out with one; none: it is lost.
+pub type Marker = Box<dyn FnMut(SocketAddr, Codepoint) -> Option<Codepoint>>;
+
 pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
@@ -107,6 +110,8 @@ pub struct World {
     pub script: Option<Script>,
     /// If there is one, what it says happens to datagrams.
     pub link: Option<Link>,
+    /// If there is one, it marks what gets through.
+    pub marker: Option<Marker>,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -141,6 +146,7 @@ impl World {
             delay: Duration::from_micros(30),
             script: None,
             link: None,
+            marker: None,
             tape: None,
             sent: 0,
             lent: 0,
@@ -274,9 +280,9 @@ impl World {
     pub fn do_now(&mut self, node: usize, process: ProcessId, command: Command<'_>) -> bool {
         let (now, mut buf) = (self.now, [0; 1500]);
         let Node { engine, addrs, .. } = &mut self.nodes[node];
-        let Some(sent) = engine.try_send_inline(now, process, command, &mut buf, |_, _| {}) else { return false };
+        let Some(sent) = engine.try_send_inline(now, process, command, &mut buf, |_, _, _| {}) else { return false };
         let from = *addrs.iter().find(|from| same_network(from, &sent.to)).unwrap_or(&addrs[0]);
-        self.carry(from, sent.to, &buf[..sent.len], 0..0, None);
+        self.carry((from, sent.to, sent.codepoint), &buf[..sent.len], 0..0, None);
         true
     }
 
@@ -365,12 +371,12 @@ impl World {
             if entry.key().0 > now {
                 break;
             }
-            let (to, from, mut data, referred) = entry.remove();
+            let (to, from, mut data, referred, codepoint) = entry.remove();
             if let Some((sender, lent)) = referred {
                 let bytes = &mut data[lent.at..lent.at + lent.len];
                 self.nodes[sender].memory.gather(lent.memory, lent.offset, bytes);
             }
-            self.deliver(to, from, &mut data);
+            self.deliver_with(to, from, codepoint, &mut data);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
             if node.engine.poll_timeout().is_some_and(|at| at <= now) {
@@ -383,10 +389,14 @@ impl World {
     }
 
     pub fn deliver(&mut self, to: usize, from: SocketAddr, data: &mut [u8]) {
+        self.deliver_with(to, from, Codepoint::NotEct, data);
+    }
+
+    pub fn deliver_with(&mut self, to: usize, from: SocketAddr, codepoint: Codepoint, data: &mut [u8]) {
         let now = self.now;
         let Node { engine, memory, down, .. } = &mut self.nodes[to];
         if !*down {
-            engine.handle_datagram(now, from, data, memory);
+            engine.handle_datagram_with(now, from, codepoint, data, memory);
         }
     }
 
@@ -401,10 +411,8 @@ impl World {
                 if *down {
                     break;
                 }
-                let Some((Transmit { to, len, .. }, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true)
-                else {
-                    break;
-                };
+                let Some((sent, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true) else { break };
+                let Transmit { to, len, codepoint, .. } = sent;
                 // UDP's checksum guards what the engine has not seen: damage there is loss.
                 let guarded = lent.map_or(0..0, |lent| lent.at..lent.at + lent.len);
                 let len = lent.map_or(len, |lent| lent.put_in(&mut buf, len, memory));
@@ -412,15 +420,14 @@ impl World {
                 let referred = lent.filter(|lent| lent.by_reference).map(|lent| (index, lent));
                 self.referred += referred.map_or(0, |(_, lent)| lent.len as u64);
                 let from = *addrs.iter().find(|from| same_network(from, &to)).unwrap_or(&addrs[0]);
-                self.carry(from, to, &buf[..len], guarded, referred);
+                self.carry((from, to, codepoint), &buf[..len], guarded, referred);
             }
         }
     }
 
     fn carry(
         &mut self,
-        from: SocketAddr,
-        to: SocketAddr,
+        (from, to, codepoint): (SocketAddr, SocketAddr, Codepoint),
         data: &[u8],
         guarded: Range<usize>,
         referred: Option<Referred>,
@@ -438,6 +445,11 @@ impl World {
             (None, Some(script)) => Some(script(index, data.len())),
             (None, None) => None,
         };
+        let codepoint = match self.marker.as_mut() {
+            Some(marker) if said != Some(Fate::Lost) => marker(to, codepoint),
+            _ => Some(codepoint),
+        };
+        let Some(codepoint) = codepoint else { return };
         if let Some(fate) = said {
             let soonest = self.now + self.delay;
             let at = match fate {
@@ -447,7 +459,7 @@ impl World {
                 Fate::Lost => return,
             };
             self.serial += 1;
-            self.wire.insert((at, self.serial), (index, from, data.to_vec(), referred));
+            self.wire.insert((at, self.serial), (index, from, data.to_vec(), referred, codepoint));
             return;
         }
         let copies = if self.happens(self.faults.duplicate) { 2 } else { 1 };
@@ -466,7 +478,7 @@ impl World {
             let late = if self.happens(self.faults.reorder) { self.random() % 3_000 } else { self.random() % 3 };
             self.serial += 1;
             let at = self.now + self.delay + Duration::from_micros(late);
-            self.wire.insert((at, self.serial), (index, from, data, referred));
+            self.wire.insert((at, self.serial), (index, from, data, referred, codepoint));
         }
     }
 }
@@ -489,4 +501,19 @@ pub fn export_spec(region: RegionId, len: u64, name: &str) -> ExportSpec {
 pub fn plain_send(import: ImportId, offset: u64, data: &[u8]) -> Command<'_> {
     let source = Source::Inline(data);
     Command::Send { import, offset, source, notify: None, counter: None, completion: None }
+}
+
+/// The plain mode's checksum, as docs/protocol.md describes it.
+pub fn checksum_of(bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len() / 32 * 32 + 32, 0);
+    for block in padded.chunks(32) {
+        for (lane, word) in lanes.iter_mut().zip(block.chunks(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+            *lane = (*lane ^ word).wrapping_mul(K).rotate_left(29);
+        }
+    }
+    lanes.iter().fold(0, |sum: u64, lane| (sum ^ lane ^ lane >> 31).wrapping_mul(K).rotate_left(27))
 }

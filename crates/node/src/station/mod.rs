@@ -59,7 +59,7 @@ use std::os::fd::OwnedFd;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::{Channel, Nanos, Region};
-use vmmc_nic::{Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_nic::{Config, Ecn, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Why a station or a connection to it cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,6 +172,8 @@ impl Station {
         engine.trust_users = config.trust_users;
         engine.ciphers = config.ciphers;
         engine.congestion = config.congestion;
+        // Its sockets neither send nor read codepoints.
+        engine.ecn = Ecn::Off;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         engine.messages = config.talks();

@@ -75,7 +75,8 @@ impl Station {
             }
             Direct::Request(_) => return None,
         };
-        let transmit = self.engine.try_send_inline(now, process.id, command, buf, send)?;
+        let transmit =
+            self.engine.try_send_inline(now, process.id, command, buf, |to, _, datagram| send(to, datagram))?;
         match *what {
             Direct::Send { import, data, .. } => process.count(import, Some(data.len() as u64), None),
             Direct::Request(raw) => hold(process, raw),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::congestion::{Congestion, CongestionControl, Either, LostPacket, RoundTrip, Snapshot};
+use crate::ecn::Ecn;
 use std::collections::VecDeque;
 
 const MS: Duration = Duration::from_millis(1);
@@ -35,7 +36,7 @@ struct Path {
 impl Path {
     fn new(rate: u64, length: Duration, queue: usize) -> Path {
         Path {
-            congestion: Congestion::new(CongestionControl::Bbr, PACKET, 7),
+            congestion: Congestion::new(CongestionControl::Bbr, Ecn::Off, PACKET, 7),
             rtt: RoundTrip::default(),
             now: Time::ZERO + MS,
             rate,

@@ -16,7 +16,7 @@ use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::Way;
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Lent, ProcessId, RegionId, RegionRef, Time, Transmit};
+use vmmc_nic::{Codepoint, Lent, ProcessId, RegionId, RegionRef, Time, Transmit};
 
 /// What a socket was asked to do with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +261,7 @@ impl Traffic for Engine {
         let Next { to, bytes, to_stranger, lent } = self.queue.pop_front()?;
         let Some((at, len)) = lent else {
             buf[..bytes.len()].copy_from_slice(&bytes);
-            return Some((Transmit { to, len: bytes.len(), to_stranger }, None));
+            return Some((Transmit { to, len: bytes.len(), codepoint: Codepoint::NotEct, to_stranger }, None));
         };
         if let Some(region) = &self.region {
             region.write(0, &bytes[at..at + len]).unwrap();
@@ -270,7 +270,7 @@ impl Traffic for Engine {
         buf[..rest.len()].copy_from_slice(&rest);
         let memory = RegionRef { process: ProcessId(0), region: RegionId(0) };
         let lent = Lent { at, memory, offset: 0, len, by_reference: true };
-        Some((Transmit { to, len: rest.len(), to_stranger }, Some(lent)))
+        Some((Transmit { to, len: rest.len(), codepoint: Codepoint::NotEct, to_stranger }, Some(lent)))
     }
 
     fn try_send_inline(
@@ -284,7 +284,7 @@ impl Traffic for Engine {
         let Next { to, bytes, to_stranger, .. } = self.queue.pop_front()?;
         buf[..bytes.len()].copy_from_slice(&bytes);
         send(to, &buf[..bytes.len()]);
-        Some(Transmit { to, len: bytes.len(), to_stranger })
+        Some(Transmit { to, len: bytes.len(), codepoint: Codepoint::NotEct, to_stranger })
     }
 
     fn lent_region(&self, _: &Lent) -> Option<&Region> {
