@@ -183,8 +183,8 @@ fn a_peer_that_reports_marks_that_were_none_slows_what_it_gets() {
     assert!(setup.world.nodes[0].events.iter().all(|event| !matches!(event, Event::PeerDown { .. })));
 }
 
-/// A stream over 1 Gb/s and 1 ms, with a queue of 250 packets that marks beyond `mark`: megabits per
-/// second, the mean of the queue in packets, and the sender's account of it.
+/// A stream over 1 Gb/s and 1 ms, with a queue of 250 packets that marks beyond `mark`: megabits
+/// per second, the mean of the queue in packets, and the sender's account of it.
 fn stream(ecn: Ecn, control: CongestionControl, mark: Option<u64>) -> (f64, f64, PeerInfo) {
     const PACKET_NS: u64 = 12_000;
     let queue = Rc::new(Cell::new(0));

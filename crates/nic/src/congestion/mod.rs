@@ -318,8 +318,8 @@ impl Congestion {
         self.reductions
     }
 
-    /// So many of `all` packets that have arrived were marked; `largest` is the newest that has, and
-    /// `next` the next one to be sent. A reduction for marks is never undone.
+    /// So many of `all` packets that have arrived were marked; `largest` is the newest that has,
+    /// and `next` the next one to be sent. A reduction for marks is never undone.
     pub(crate) fn marked(
         &mut self,
         now: Time,

@@ -59,8 +59,8 @@ impl Engine {
     /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node.
     /// `None`: nothing happened, for something is, or a bound is reached, or the command is wrong,
     /// or not one of these (of sends, only those of inline data that want nothing else); post it.
-    /// `send` is given the datagram and its codepoint as soon as it is written: what the engine must remember of it,
-    /// it enters while the datagram is under way.
+    /// `send` is given the datagram and its codepoint as soon as it is written: what the engine
+    /// must remember of it, it enters while the datagram is under way.
     #[inline]
     pub fn try_send_inline(
         &mut self,

@@ -1,10 +1,10 @@
-//! What marks of queues do to the model: they say that there is a queue, and nothing of how much the
-//! path moves, so they lower what may be under way and leave the bandwidth.
+//! What marks of queues do to the model: they say that there is a queue, and nothing of how much
+//! the path moves, so they lower what may be under way and leave the bandwidth.
 //!
 //! Invariant: never lower than what has arrived in the last round or what the path holds, whichever
-//! is less, nor than the least window; once a round trip. Source: the draft leaves marks open; where
-//! they come as parts (L4S) this is what BBR's third version does
-//! (`bbr_ecn_factor`, `bbr_full_ecn_cnt`), else what the draft does about losses.
+//! is less, nor than the least window; once a round trip. Source: the draft leaves marks open. As
+//! parts of what was sent (L4S) they do what they do in BBR's third version (`bbr_ecn_factor`,
+//! `bbr_full_ecn_cnt`), else what the draft does about losses.
 
 use super::{BETA, Bbr, State};
 use crate::congestion::Marked;
