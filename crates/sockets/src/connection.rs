@@ -158,6 +158,11 @@ impl Kernel for Socket<'_> {
     fn coarse_ns(&self) -> u64 {
         Nanos::coarse().0
     }
+
+    fn retransmissions(&self) -> Option<(u32, u64)> {
+        let progress = vmmc_stream::tcp_progress(self.0).ok()?;
+        Some((progress.retransmissions, progress.retransmit_after.as_nanos() as u64))
+    }
 }
 
 /// A system call on the kernel's socket that is about to be made. While it lives the direction

@@ -55,6 +55,11 @@ pub(crate) trait Kernel {
     fn coarse_ns(&self) -> u64 {
         0
     }
+    /// Segments that it has sent again so far, and after how long it does so where nothing else
+    /// tells of a loss, nanoseconds.
+    fn retransmissions(&self) -> Option<(u32, u64)> {
+        None
+    }
     /// Processor time of this process so far, nanoseconds.
     fn cpu_ns(&self) -> u64 {
         vmmc_host::Nanos::of_processors().0

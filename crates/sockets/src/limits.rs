@@ -131,6 +131,8 @@ pub const BETWEEN_SEND_BYTES_MAX: u64 = 16 << 10;
 /// Time between two sends that is a rest: nodes have gone to sleep, so that the next message costs
 /// two wake-ups more than TCP's.
 pub const BETWEEN_REST_NS: u64 = 1_000_000;
+/// Most time between a send and its answer that counts, while what is usual is not known.
+pub const BETWEEN_WAY_NS_MAX: u64 = 200_000_000;
 /// Rests in a row that bring a direction back to the kernel: one is not a habit.
 pub const BETWEEN_RESTS: u32 = 4;
 /// Turns whose mean time is compared between ring and kernel.
@@ -164,6 +166,10 @@ pub const BETWEEN_REQUEST_AGAIN: u32 = 512;
 pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
 /// But not beyond this.
 pub const BETWEEN_TURNS_MAX: u32 = 1 << 14;
+/// Turns in the kernel of which losses are remembered: both counts are halved beyond it.
+pub const BETWEEN_LOSS_TURNS: u32 = 1 << 14;
+/// So many turns in the ring count as one in the kernel without a loss: losses may have ended.
+pub const BETWEEN_LOSS_FADES: u32 = 8;
 /// Windows in the ring that were worth it before an earlier return is forgiven.
 pub const BETWEEN_GOOD_WINDOWS: u32 = 128;
 /// Longest sleep of a thread that waits for bytes from another node before it checks whether its

@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddr, SocketAddrAny
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// Which connection a socket is one end of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,6 +42,10 @@ pub struct TcpProgress {
     pub sent: u64,
     /// Bytes that have come, read or not; one more once the peer has ended its direction.
     pub received: u64,
+    /// Segments sent again so far.
+    pub retransmissions: u32,
+    /// After how long a segment is sent again where nothing tells of its loss.
+    pub retransmit_after: Duration,
 }
 
 /// What the kernel says about the other end.
@@ -150,6 +155,8 @@ pub fn tcp_progress(fd: BorrowedFd<'_>) -> Result<TcpProgress, Errno> {
         peer_ended: PEER_ENDED.contains(&info[0]),
         sent: on_the_wire.wrapping_sub(again).wrapping_add(u64::from(unsent)),
         received,
+        retransmissions: short(100),
+        retransmit_after: Duration::from_micros(short(8).into()),
     })
 }
 

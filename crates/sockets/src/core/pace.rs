@@ -7,6 +7,13 @@
 //! turns, and the next one comes after eight times as many. The other end follows, so that two
 //! measurements do not disturb each other.
 //!
+//! A segment that the kernel has to send again, with nothing behind it that would tell of the loss,
+//! costs a turn the retransmission time-out: 200 ms, where the engine takes a round trip or two.
+//! That is too rare for a window of turns, so the kernel's own count of what it sent again is asked
+//! for, and what a turn pays for losses on the average is added to its time in the kernel. The end
+//! that judges knows of its own sends only, and counts them twice: losses of the other direction
+//! are as many, as a rule.
+//!
 //! The ring's time is not all that it costs: while a turn is under way the nodes poll for what
 //! comes next. An end that pauses, between what it received and what it sends, for longer than a
 //! turn in the kernel takes of processors, is a slow responder: it keeps to the kernel, and does
@@ -18,9 +25,9 @@
 use super::Kernel;
 use crate::limits::{
     BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_LONG_RESTS, BETWEEN_LONG_SENDS,
-    BETWEEN_REQUEST_AGAIN, BETWEEN_REQUEST_TURNS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
-    BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED,
-    BETWEEN_UNMEASURED_SLOW, BETWEEN_WINDOW,
+    BETWEEN_LOSS_FADES, BETWEEN_LOSS_TURNS, BETWEEN_REQUEST_AGAIN, BETWEEN_REQUEST_TURNS, BETWEEN_REST_NS,
+    BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX, BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX,
+    BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED, BETWEEN_UNMEASURED_SLOW, BETWEEN_WAY_NS_MAX, BETWEEN_WINDOW,
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -49,6 +56,7 @@ pub(super) struct Pace {
     turn_ns: [AtomicU64; 2],
     /// What it took of the processors in the kernel; 0: not known.
     kernel_cpu_ns: AtomicU64,
+    losses: Losses,
     /// This end pauses for longer than that.
     slow_responder: AtomicU32,
     /// The ring was full.
@@ -75,6 +83,41 @@ struct Window {
     pauses: AtomicU32,
 }
 
+/// What the kernel had to send again.
+#[derive(Debug, Default)]
+struct Losses {
+    /// Turns in the kernel, and segments sent again in them.
+    turns: AtomicU32,
+    again: AtomicU32,
+    /// One more than the kernel's count when it was asked last; 0: it never was.
+    counted: AtomicU32,
+    timeout_ns: AtomicU64,
+}
+
+impl Losses {
+    /// Asks the kernel.
+    fn look(&self, clock: &impl Kernel) {
+        let Some((count, timeout_ns)) = clock.retransmissions() else { return };
+        let before = self.counted.swap(count.wrapping_add(1), Relaxed);
+        let new = if before == 0 { 0 } else { count.wrapping_add(1).wrapping_sub(before) };
+        self.again.fetch_add(new, Relaxed);
+        self.timeout_ns.store(timeout_ns, Relaxed);
+        if self.turns.load(Relaxed) > BETWEEN_LOSS_TURNS {
+            [&self.turns, &self.again].into_iter().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
+        }
+    }
+
+    fn passed(&self, turns: u32) {
+        self.turns.fetch_add(turns, Relaxed);
+    }
+
+    /// What they cost a turn on the average.
+    fn turn_ns(&self) -> u64 {
+        let lost_ns = u64::from(self.again.load(Relaxed)).saturating_mul(self.timeout_ns.load(Relaxed));
+        2 * lost_ns / u64::from(self.turns.load(Relaxed).max(1))
+    }
+}
+
 impl Default for Pace {
     fn default() -> Pace {
         let (zero, none) = (AtomicU32::default, AtomicU64::default);
@@ -90,6 +133,7 @@ impl Default for Pace {
             unmeasured: zero(),
             turn_ns: [none(), none()],
             kernel_cpu_ns: none(),
+            losses: Losses::default(),
             slow_responder: zero(),
             crowded: zero(),
             good_windows: zero(),
@@ -172,6 +216,7 @@ impl Pace {
         let rest = most.saturating_sub(1);
         self.unmeasured.store(unmeasured - rest, Relaxed);
         self.turns.fetch_add(rest, Relaxed);
+        self.losses.passed(rest);
         rest
     }
 
@@ -179,12 +224,20 @@ impl Pace {
         if bytes > BETWEEN_SEND_BYTES_MAX {
             return self.stay_with_kernel();
         }
-        let rests = if turn.ns > BETWEEN_REST_NS { self.rests.load(Relaxed) + 1 } else { 0 };
+        // The way to an answer may be long; what it takes beyond that is a rest, of whomever.
+        let usual_ns = self.turn_ns[KERNEL].load(Relaxed);
+        let rest_ns = match (turn.answers, usual_ns) {
+            (true, 0) => turn.pause_ns,
+            (true, usual_ns) => turn.ns.saturating_sub(usual_ns),
+            (false, _) => turn.ns,
+        };
+        let rests = if rest_ns > BETWEEN_REST_NS { self.rests.load(Relaxed) + 1 } else { 0 };
         self.rests.store(rests, Relaxed);
         if rests >= BETWEEN_RESTS {
             return self.stay_with_kernel();
         }
         if turn.answers {
+            self.losses.passed(u32::from(!in_ring));
             if turn.measured {
                 self.judge(clock, turn, in_ring);
             }
@@ -226,7 +279,9 @@ impl Pace {
         let last = self.sent_ns.swap(now, Relaxed);
         // Behind turns without a clock the next one begins now.
         let ns = if unmeasured > 0 && !in_ring { 0 } else { now.saturating_sub(last) };
-        Turn { ns, pause_ns: now.saturating_sub(received_ns), answers, measured: unmeasured == 0 }
+        // 1: bytes came when no clock was read.
+        let pause_ns = if received_ns > 1 { now.saturating_sub(received_ns) } else { 0 };
+        Turn { ns, pause_ns, answers, measured: unmeasured == 0 }
     }
 
     fn begin_window(&self, in_ring: bool) {
@@ -252,7 +307,8 @@ impl Pace {
         }
         // Of a rest only its beginning: it would weigh more than all turns beside it.
         let usual_ns = self.turn_ns[KERNEL].load(Relaxed);
-        let ns = turn.ns.min(if usual_ns == 0 { BETWEEN_REST_NS } else { usual_ns.saturating_mul(4) });
+        let way_ns = turn.ns.saturating_sub(turn.pause_ns) + turn.pause_ns.min(BETWEEN_REST_NS);
+        let ns = way_ns.min(if usual_ns == 0 { BETWEEN_WAY_NS_MAX } else { usual_ns.saturating_mul(4) });
         let ns = window.ns.fetch_add(ns, Relaxed) + ns;
         if turns < BETWEEN_WINDOW {
             return None;
@@ -277,7 +333,11 @@ impl Pace {
     /// Decides, by a turn, which medium is taken or left.
     fn judge(&self, clock: &impl Kernel, turn: &Turn, in_ring: bool) {
         let [kernel_ns, ring_ns] = [KERNEL, RING].map(|medium| self.turn_ns[medium].load(Relaxed));
-        let bad = if in_ring { !ring_pays(turn.ns, kernel_ns) } else { ring_pays(ring_ns, turn.ns) };
+        let pays = |ns: u64| match in_ring {
+            true => ring_pays(ns, kernel_ns + self.losses.turn_ns()),
+            false => ring_pays(ring_ns, ns + self.losses.turn_ns()),
+        };
+        let bad = pays(turn.ns) != in_ring;
         let (trying, preferred) = (self.trying.load(Relaxed) != 0, in_ring != self.prefers_kernel());
         let bad = self.window.bad.fetch_add(u32::from(bad), Relaxed) + u32::from(bad);
         let measured = self.measure(clock, turn, in_ring);
@@ -292,8 +352,13 @@ impl Pace {
             return self.end_trial(in_ring, false);
         }
         if let Some(ns) = measured {
-            let pays = if in_ring { ring_pays(ns, kernel_ns) } else { ring_pays(ring_ns, ns) };
-            match (trying, pays == in_ring) {
+            if !in_ring {
+                self.losses.look(clock);
+                if !trying && pays(ns) {
+                    self.trial_after[KERNEL].fetch_min(BETWEEN_TURNS_MIN, Relaxed);
+                }
+            }
+            match (trying, pays(ns) == in_ring) {
                 (true, good) => self.end_trial(in_ring, good),
                 (false, false) if in_ring => self.stay_with_kernel(),
                 (false, true) if in_ring => self.forgive(),
@@ -334,6 +399,9 @@ impl Pace {
         self.prefer_kernel(in_ring != good);
         if in_ring && good {
             self.good_windows.store(0, Relaxed);
+        }
+        if !in_ring && !good {
+            self.losses.passed(self.trial_after[RING].load(Relaxed) / BETWEEN_LOSS_FADES);
         }
         let after = if good { BETWEEN_TURNS_MIN } else { self.trial_after[usize::from(!in_ring)].load(Relaxed) };
         let after = after.saturating_mul(BETWEEN_TRIAL_FACTOR).min(BETWEEN_TURNS_MAX);

@@ -10,7 +10,12 @@ use vmmc_stream::End;
 struct Clock {
     now_ns: Cell<u64>,
     cpu_ns: Cell<u64>,
+    /// Segments sent again.
+    again: Cell<u32>,
 }
+
+/// What a loss costs in the kernel.
+const TIMEOUT_NS: u64 = 204_000_000;
 
 impl Kernel for Clock {
     fn now_ns(&self) -> u64 {
@@ -18,6 +23,9 @@ impl Kernel for Clock {
     }
     fn cpu_ns(&self) -> u64 {
         self.cpu_ns.get()
+    }
+    fn retransmissions(&self) -> Option<(u32, u64)> {
+        Some((self.again.get(), TIMEOUT_NS))
     }
     fn send_now(&self, _: &[IoSlice<'_>]) -> Result<usize, Errno> {
         Err(Errno::AGAIN)
@@ -57,12 +65,16 @@ struct Pair {
     cpu_ns: u64,
     judge_pause_ns: u64,
     follower_pause_ns: u64,
+    /// Every so many turns a request of the judge is lost, and in the turn after it an answer; 0:
+    /// none is.
+    loses_every: u32,
+    made: u32,
 }
 
 impl Pair {
     fn new(way_ns: [u64; 2]) -> Pair {
         Pair {
-            clock: Clock { now_ns: Cell::new(1), cpu_ns: Cell::new(1) },
+            clock: Clock { now_ns: Cell::new(1), cpu_ns: Cell::new(1), again: Cell::new(0) },
             judge: Pace::default(),
             follower: Pace::default(),
             judge_in_ring: false,
@@ -74,6 +86,23 @@ impl Pair {
             cpu_ns: way_ns[0] / 2,
             judge_pause_ns: 0,
             follower_pause_ns: 0,
+            loses_every: 0,
+            made: 0,
+        }
+    }
+
+    /// A loss, if one is due: the engine makes it good in two round trips.
+    fn lose(&mut self) {
+        self.made += 1;
+        let which = self.made.checked_rem(self.loses_every).unwrap_or(2);
+        if which > 1 {
+            return;
+        }
+        if self.judge_in_ring {
+            self.after(2 * self.way_ns[1]);
+        } else {
+            self.clock.again.set(self.clock.again.get() + u32::from(which == 0));
+            self.after(TIMEOUT_NS);
         }
     }
 
@@ -92,6 +121,7 @@ impl Pair {
             self.judge_in_ring = !self.judge.prefers_kernel() && (self.judge_in_ring || answered);
             self.rests[0] = if self.judge_in_ring { 0 } else { self.judge.rest(true) };
         }
+        self.lose();
         let half = self.way_ns[usize::from(self.judge_in_ring)] / 2;
         self.after(half);
         // A request for the ring ends the other end's rest.
@@ -236,4 +266,34 @@ fn a_trial_on_a_machine_without_time_for_it_ends_at_once() {
     let mut pair = Pair::new([60_000, 5_000_000]);
     let in_ring = pair.turns(200);
     assert!((1..=6).contains(&in_ring), "{in_ring}");
+}
+
+#[test]
+fn losses_that_the_kernel_waits_out_bring_a_connection_into_the_ring() {
+    let mut pair = Pair::new([420_000, 450_000]);
+    pair.turns(2_000);
+    assert!(pair.turns_in_ring < 200, "without losses it is not worth it");
+    pair.loses_every = 200;
+    pair.turns(20_000);
+    let in_ring = pair.turns(100_000);
+    assert!(in_ring > 99_000, "{in_ring}");
+}
+
+#[test]
+fn once_losses_have_ended_the_kernel_is_taken_again() {
+    let mut pair = Pair::new([420_000, 450_000]);
+    pair.loses_every = 200;
+    pair.turns(20_000);
+    pair.loses_every = 0;
+    pair.turns(400_000);
+    assert!(pair.turns(50_000) < 2_000);
+}
+
+#[test]
+fn a_long_way_is_no_rest() {
+    let mut pair = Pair::new([10_400_000, 10_450_000]);
+    assert!(pair.turns(2_000) < 100, "the ring is not better");
+    pair.loses_every = 200;
+    pair.turns(20_000);
+    assert!(pair.turns(10_000) > 9_500);
 }
