@@ -3,10 +3,9 @@
 //! Invariant: a rank of a group is a place in its list of members; contexts of two groups that a
 //! member is in differ.
 
-use crate::collective::Op;
+use crate::collective::{Call, at_once};
 use crate::engine::Shared;
 use crate::error::MpError;
-use crate::limits::GROUPS_MAX;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Payload, ReceiveBuffer, Room, SendBuffer};
 use crate::request::{Persistent, Request};
@@ -55,7 +54,8 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier). [`MpError::TooManyGroups`].
     pub fn duplicate(&self) -> Result<Group, MpError> {
-        let number = self.agree()?;
+        let next = self.shared.lock()?.state.next_group;
+        let number = at_once(self.turn(Call::Allreduce).agree(next))?;
         self.enter(number, self.members.clone())
     }
 
@@ -65,30 +65,9 @@ impl Group {
     /// # Errors
     /// As for [`duplicate`](Self::duplicate).
     pub fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>, MpError> {
-        let number = self.agree()?;
-        let mut own = [0; 17];
-        own[0] = colour.is_some().into();
-        own[1..9].copy_from_slice(&colour.unwrap_or_default().to_le_bytes());
-        own[9..].copy_from_slice(&key.to_le_bytes());
-        let mut all = vec![0; own.len() * self.members.len()];
-        self.allgather(&own, &mut all)?;
-        let Some(_) = colour else { return Ok(None) };
-        let mut chosen: Vec<(i64, u32)> = Vec::new();
-        for (said, member) in all.chunks_exact(own.len()).zip(self.members.iter()) {
-            if said[..9] == own[..9] {
-                chosen.push((i64::from_le_bytes(std::array::from_fn(|at| said[9 + at])), *member));
-            }
-        }
-        // It keeps the order of ranks.
-        chosen.sort_by_key(|(key, _)| *key);
-        self.enter(number, chosen.into_iter().map(|(_, member)| member).collect()).map(Some)
-    }
-
-    /// A number that no member has used for a group.
-    fn agree(&self) -> Result<u32, MpError> {
-        let mut next = [self.shared.lock()?.state.next_group];
-        self.allreduce(&mut next, Op::Max)?;
-        if next[0] >= GROUPS_MAX { Err(MpError::TooManyGroups) } else { Ok(next[0]) }
+        let next = self.shared.lock()?.state.next_group;
+        let chosen = at_once(self.turn(Call::Allgather).split(next, colour, key))?;
+        chosen.map(|(number, members)| self.enter(number, members)).transpose()
     }
 
     fn enter(&self, number: u32, members: Arc<[u32]>) -> Result<Group, MpError> {

@@ -9,7 +9,8 @@
 //! Invariant: what is combined is in order of rank, the lower one first, unless the operation says
 //! that its order does not matter; all members have the same bits of a result.
 
-use super::{Call, Number, Op, Turn, parts};
+use super::turn::parts;
+use super::{Call, Calls, Number, Op, Turn, at_once};
 use crate::error::MpError;
 use crate::group::Group;
 use crate::limits::ALLREDUCE_DOUBLING_MAX;
@@ -48,12 +49,7 @@ impl Group {
     pub fn allreduce<T: Number>(&self, values: &mut [T], op: Op) -> Result<(), MpError> {
         checked::<T>(op)?;
         let mut bytes = bytes_of(values);
-        let turn = self.turn(Call::Allreduce);
-        let ring = bytes.len() > ALLREDUCE_DOUBLING_MAX && turn.count > 1;
-        match ring {
-            true => turn.allreduce_ring(&mut bytes, T::BYTES, &mut combine::<T>(op))?,
-            false => turn.allreduce_doubling(&mut bytes, &mut combine::<T>(op))?,
-        }
+        at_once(self.turn(Call::Allreduce).allreduce(&mut bytes, T::BYTES, &mut combine::<T>(op)))?;
         values_of(&bytes, values);
         Ok(())
     }
@@ -82,15 +78,7 @@ impl Group {
         bytes: &mut [u8],
         combine: &mut dyn FnMut(&mut [u8], &[u8]),
     ) -> Result<(), MpError> {
-        self.member(root)?;
-        let (turn, root) = (self.turn(Call::Reduce), root as usize);
-        turn.reduce_to_first(bytes, combine)?;
-        if turn.own == 0 && root > 0 {
-            turn.send(root, bytes)?;
-        } else if turn.own == root && root > 0 {
-            turn.receive(0, bytes)?;
-        }
-        Ok(())
+        at_once(self.turn(Call::Reduce).reduce(root, bytes, combine))
     }
 
     /// As [`allreduce`](Self::allreduce), of bytes, as [`reduce_by`](Self::reduce_by).
@@ -98,7 +86,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier).
     pub fn allreduce_by(&self, bytes: &mut [u8], combine: &mut dyn FnMut(&mut [u8], &[u8])) -> Result<(), MpError> {
-        self.turn(Call::Allreduce).allreduce_doubling(bytes, combine)
+        at_once(self.turn(Call::Allreduce).allreduce_doubling(bytes, combine))
     }
 
     /// As [`scan`](Self::scan), of bytes, as [`reduce_by`](Self::reduce_by).
@@ -106,25 +94,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier).
     pub fn scan_by(&self, bytes: &mut [u8], combine: &mut dyn FnMut(&mut [u8], &[u8])) -> Result<(), MpError> {
-        let turn = self.turn(Call::Scan);
-        // Of as many members as it has come far, this one the last.
-        let mut known = bytes.to_vec();
-        let mut came = vec![0; bytes.len()];
-        for far in turn.distances() {
-            let (to, from) = (turn.own + far, turn.own.checked_sub(far));
-            match (to < turn.count, from) {
-                (true, Some(from)) => turn.exchange(to, &known, from, &mut came)?,
-                (true, None) => turn.send(to, &known)?,
-                (false, Some(from)) => turn.receive(from, &mut came)?,
-                (false, None) => {}
-            }
-            if from.is_some() {
-                combine(&mut came, &known);
-                std::mem::swap(&mut came, &mut known);
-            }
-        }
-        bytes.copy_from_slice(&known);
-        Ok(())
+        at_once(self.turn(Call::Scan).scan(bytes, combine))
     }
 }
 
@@ -143,7 +113,7 @@ fn values_of<T: Number>(bytes: &[u8], values: &mut [T]) {
     bytes.chunks_exact(T::BYTES).zip(values).for_each(|(bytes, value)| *value = T::from_bytes(bytes));
 }
 
-fn combine<T: Number>(op: Op) -> impl FnMut(&mut [u8], &[u8]) {
+pub(super) fn combine<T: Number>(op: Op) -> impl FnMut(&mut [u8], &[u8]) {
     // Each operation has a loop of its own, in which it is known.
     move |first, second| match op {
         Op::Sum => each::<T>(first, second, |a, b| a.with(b, Op::Sum)),
@@ -163,16 +133,57 @@ fn each<T: Number>(first: &mut [u8], second: &[u8], with: impl Fn(T, T) -> T) {
     }
 }
 
-impl Turn<'_> {
+impl<C: Calls> Turn<'_, C> {
+    pub(crate) async fn reduce(self, root: u32, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
+        let root = self.root(root)?;
+        self.reduce_to_first(bytes, combine).await?;
+        if self.own == 0 && root > 0 {
+            self.send(root, bytes).await?;
+        } else if self.own == root && root > 0 {
+            self.receive(0, bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// `combine`: of units of so many bytes, whose order does not matter.
+    pub(crate) async fn allreduce(self, bytes: &mut [u8], unit: usize, combine: Combine<'_>) -> Result<(), MpError> {
+        if bytes.len() > ALLREDUCE_DOUBLING_MAX && self.count > 1 {
+            self.allreduce_ring(bytes, unit, combine).await
+        } else {
+            self.allreduce_doubling(bytes, combine).await
+        }
+    }
+
+    pub(crate) async fn scan(self, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
+        // Of as many members as it has come far, this one the last.
+        let mut known = bytes.to_vec();
+        let mut came = vec![0; bytes.len()];
+        for far in self.distances() {
+            let (to, from) = (self.own + far, self.own.checked_sub(far));
+            match (to < self.count, from) {
+                (true, Some(from)) => self.exchange(to, &known, from, &mut came).await?,
+                (true, None) => self.send(to, &known).await?,
+                (false, Some(from)) => self.receive(from, &mut came).await?,
+                (false, None) => {}
+            }
+            if from.is_some() {
+                combine(&mut came, &known);
+                std::mem::swap(&mut came, &mut known);
+            }
+        }
+        bytes.copy_from_slice(&known);
+        Ok(())
+    }
+
     /// A binomial tree: each has those of the ranks from it on, as many as it has heard of.
-    fn reduce_to_first(self, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
+    async fn reduce_to_first(self, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
         let mut came = vec![0; bytes.len()];
         for far in self.distances() {
             if self.own & far != 0 {
-                return self.send(self.own - far, bytes);
+                return self.send(self.own - far, bytes).await;
             }
             if self.own + far < self.count {
-                self.receive(self.own + far, &mut came)?;
+                self.receive(self.own + far, &mut came).await?;
                 combine(bytes, &came);
             }
         }
@@ -181,17 +192,17 @@ impl Turn<'_> {
 
     /// Pairs of pairs of members know the same. Those that are more than a power of two have a
     /// neighbour take part for them.
-    fn allreduce_doubling(self, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
+    pub(crate) async fn allreduce_doubling(self, bytes: &mut [u8], combine: Combine<'_>) -> Result<(), MpError> {
         let power = 1 << self.count.ilog2();
         let more = self.count - power;
         let mut came = vec![0; bytes.len()];
         // Of the first `2 * more` each odd one gives its bytes to the one before it.
         if self.own < 2 * more {
             if self.own % 2 == 1 {
-                self.send(self.own - 1, bytes)?;
-                return self.receive(self.own - 1, bytes);
+                self.send(self.own - 1, bytes).await?;
+                return self.receive(self.own - 1, bytes).await;
             }
-            self.receive(self.own + 1, &mut came)?;
+            self.receive(self.own + 1, &mut came).await?;
             combine(bytes, &came);
         }
         let place = if self.own < 2 * more { self.own / 2 } else { self.own - more };
@@ -199,7 +210,7 @@ impl Turn<'_> {
         let mut far = 1;
         while far < power {
             let other = place ^ far;
-            self.exchange(rank(other), bytes, rank(other), &mut came)?;
+            self.exchange(rank(other), bytes, rank(other), &mut came).await?;
             if other > place {
                 combine(bytes, &came);
             } else {
@@ -209,23 +220,23 @@ impl Turn<'_> {
             far *= 2;
         }
         if self.own < 2 * more {
-            self.send(self.own + 1, bytes)?;
+            self.send(self.own + 1, bytes).await?;
         }
         Ok(())
     }
 
     /// Parts go round and are combined, until each member has one part of all; then those go round.
-    fn allreduce_ring(self, bytes: &mut [u8], unit: usize, combine: Combine<'_>) -> Result<(), MpError> {
+    async fn allreduce_ring(self, bytes: &mut [u8], unit: usize, combine: Combine<'_>) -> Result<(), MpError> {
         let parts = parts(bytes.len(), unit, self.count);
         let mut came = Vec::new();
         for step in 0..self.count - 1 {
             let out = parts[(self.own + self.count - step) % self.count].clone();
             let into = parts[(self.own + 2 * self.count - step - 1) % self.count].clone();
             came.resize(into.len(), 0);
-            self.exchange(self.behind(1), &bytes[out], self.before(1), &mut came)?;
+            self.exchange(self.behind(1), &bytes[out], self.before(1), &mut came).await?;
             combine(&mut bytes[into], &came);
         }
         // This member has the part behind its own, as if the last member were the root.
-        self.ring(self.count - 1, &parts, bytes)
+        self.ring(self.count - 1, &parts, bytes).await
     }
 }

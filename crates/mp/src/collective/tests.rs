@@ -1,6 +1,6 @@
 //! How bytes are divided.
 
-use super::{parts, places};
+use super::turn::{parts, places};
 use proptest::prelude::*;
 
 proptest! {
