@@ -104,14 +104,24 @@ impl<T: Transport> State<T> {
         if let Some(error) = pattern.source.and_then(gone) {
             return Some(error);
         }
-        let members = self.members_of(pattern.context)?;
         if is_collective(pattern.context) {
-            let failed = members.iter().copied().find(|rank| how(*rank).as_ref().is_some_and(is_failure));
-            return failed.and_then(gone);
+            return self.failed_in(pattern.context);
         }
+        let members = self.members_of(pattern.context)?;
         let others = || members.iter().copied().filter(|rank| *rank != self.rank);
         let all = pattern.source.is_none() && others().count() > 0 && others().all(|rank| how(rank).is_some());
         all.then_some(MpError::AllGone)
+    }
+
+    /// Why a collective call of this context cannot go on, if so: some member of its group has
+    /// failed.
+    pub(super) fn failed_in(&self, context: u32) -> Option<MpError> {
+        let members = self.members_of(context)?;
+        let failed = |rank: &u32| match &self.peers.get(*rank as usize)?.gone {
+            Some(how) if is_failure(how) => Some(MpError::Gone { rank: *rank, how: how.clone() }),
+            _ => None,
+        };
+        members.iter().find_map(failed)
     }
 
     /// Says goodbye to those that there is a connection to; nobody waits for room. After an abort

@@ -5,6 +5,7 @@
 //! begun before it.
 
 use super::State;
+use super::leaving::is_collective;
 use crate::error::MpError;
 use crate::limits::{ASKS_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_COST, PARTS_AT_ONCE, UNEXPECTED_BYTES_MAX};
 use crate::transport::{Bytes, Landing, NotSent, Transport};
@@ -118,6 +119,10 @@ impl<T: Transport> State<T> {
         held: Held<T::Payload>,
     ) -> Result<u32, MpError> {
         self.check_member(rank)?;
+        if self.some_gone && is_collective(context) {
+            // The other member may have ended the call, and then receives nothing of it.
+            self.failed_in(context).map_or(Ok(()), Err)?;
+        }
         let (stage, grants) = (Stage::Queued, VecDeque::new());
         let send = Send { rank, context, tag, len, held, stage, grants, sent: 0, done: None, dropped: false };
         let id = self.sends.insert(send).ok_or(MpError::TooManyRequests)?;
