@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// Some of the members, or all of them ([`Messages::world`](crate::Messages::world)): messages of
 /// one group are never received in another. Clones are the same group.
+///
+/// All members make the same collective calls in the same order. After one has failed members may
+/// be in different ones, so no more are made of the group.
 #[derive(Clone)]
 pub struct Group {
     pub(crate) shared: Arc<Shared>,
@@ -54,8 +57,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier). [`MpError::TooManyGroups`].
     pub fn duplicate(&self) -> Result<Group, MpError> {
-        let next = self.shared.lock()?.state.next_group;
-        let number = at_once(self.turn(Call::Allreduce).agree(next))?;
+        let number = at_once(self.turn(Call::Broadcast).agree(self.new_number()?))?;
         self.enter(number, self.members.clone())
     }
 
@@ -65,9 +67,13 @@ impl Group {
     /// # Errors
     /// As for [`duplicate`](Self::duplicate).
     pub fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>, MpError> {
-        let next = self.shared.lock()?.state.next_group;
-        let chosen = at_once(self.turn(Call::Allgather).split(next, colour, key))?;
+        let chosen = at_once(self.turn(Call::Allgather).split(self.new_number()?, colour, key))?;
         chosen.map(|(number, members)| self.enter(number, members)).transpose()
+    }
+
+    /// A number for a new group, if this member is the one that gives it.
+    fn new_number(&self) -> Result<Option<u32>, MpError> {
+        if self.own == 0 { Ok(self.shared.lock()?.state.new_number()) } else { Ok(None) }
     }
 
     fn enter(&self, number: u32, members: Arc<[u32]>) -> Result<Group, MpError> {

@@ -91,8 +91,10 @@ pub const BRUCK_MEMBERS_MIN: usize = 8;
 /// Longest values that members exchange whole to combine them, bytes; longer ones go round in
 /// parts, so that each member combines a part alone.
 pub const ALLREDUCE_DOUBLING_MAX: usize = 64 << 10;
-/// Numbers of groups: each has two contexts.
-pub const GROUPS_MAX: u32 = 1 << 30;
+/// Numbers that a member has for groups which are made of those whose first one it is: with the
+/// rank of a member, of [`MEMBERS_MAX`], and one bit for the two contexts of a group, 32 bits.
+pub const GROUPS_MAX: u32 = 1 << 21;
+const _: () = assert!((MEMBERS_MAX as u64) * (GROUPS_MAX as u64) * 2 <= 1 << 32);
 /// How long a call waits unless told otherwise, for a member may compute for long before it sends;
 /// one that has died is an error within a second.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(3600);

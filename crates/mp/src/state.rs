@@ -18,7 +18,7 @@ mod receiving;
 mod sending;
 
 use crate::error::{Gone, MpError};
-use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, MESSAGE_COST, TOLD_EACH, UNEXPECTED_BYTES_MAX};
+use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, GROUPS_MAX, MESSAGE_COST, TOLD_EACH, UNEXPECTED_BYTES_MAX};
 use crate::matching::{Envelope, Matcher, Pattern};
 use crate::slab::Slab;
 use crate::transport::Transport;
@@ -46,8 +46,8 @@ pub(crate) struct State<T: Transport> {
     starved: VecDeque<u32>,
     /// Members of each group, by its number.
     groups: HashMap<u32, Weak<[u32]>>,
-    /// The least number that no group of this member has had.
-    pub(crate) next_group: u32,
+    /// Numbers that this member has given to groups.
+    numbers: u32,
     pub(crate) aborted: Option<MpError>,
     /// Some member has gone.
     pub(crate) some_gone: bool,
@@ -154,7 +154,7 @@ impl<T: Transport> State<T> {
             granted: VecDeque::new(),
             starved: VecDeque::new(),
             groups: HashMap::new(),
-            next_group: 0,
+            numbers: 0,
             aborted: None,
             some_gone: false,
             received_in_a_row: 0,
@@ -164,9 +164,18 @@ impl<T: Transport> State<T> {
 
     /// This member is in a group of this number from now on, as long as somebody has that.
     pub(crate) fn enter(&mut self, number: u32, members: &Arc<[u32]>) {
-        self.next_group = self.next_group.max(number + 1);
         self.groups.retain(|_, members| members.strong_count() > 0);
         self.groups.insert(number, Arc::downgrade(members));
+    }
+
+    /// A number for a new group, which no other member gives, nor this one again. None: it has
+    /// given all that it has.
+    pub(crate) fn new_number(&mut self) -> Option<u32> {
+        let number = self.numbers + 1;
+        (number < GROUPS_MAX).then(|| {
+            self.numbers = number;
+            self.rank * GROUPS_MAX + number
+        })
     }
 
     fn members_of(&self, context: u32) -> Option<Arc<[u32]>> {

@@ -12,8 +12,8 @@ use vmmc::PayloadToken;
 use vmmc::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 /// Of what is written here. Members of one job have one release; those that were started apart may
-/// not.
-pub const VERSION: u32 = 1;
+/// not. Since 2 the first member of a group gives the number of a new one.
+pub const VERSION: u32 = 2;
 /// Bytes before the data of a short message.
 pub const HEAD_BYTES: usize = 16;
 

@@ -1,31 +1,39 @@
 //! How members of a group agree on a new one.
 //!
-//! Invariant: all members of a new group have the same number and the same list for it.
+//! The first member of the group that a new one is made of gives its number, which has that
+//! member's rank in it: so several threads may make groups at a time, of whatever members. A number
+//! that members agreed on as the least that none of them has used would be that of two groups then.
+//!
+//! Invariant: all members of a new group have the same number and the same list for it, and a
+//! member is in no other group of that number.
 
-use super::{Call, Calls, Op, Turn};
+use super::{Call, Calls, Turn};
 use crate::error::MpError;
-use crate::limits::GROUPS_MAX;
 use std::sync::Arc;
 
+/// What the first member says that has no number left.
+const NO_NUMBER: u32 = u32::MAX;
+
 impl<C: Calls> Turn<'_, C> {
-    /// A number that no member has used for a group; `next` is the least that this one has not.
-    pub(crate) async fn agree(self, next: u32) -> Result<u32, MpError> {
-        let mut number = next.to_le_bytes();
-        let turn = Turn { call: Call::Allreduce, ..self };
-        turn.allreduce(&mut number, 4, &mut super::reducing::combine::<u32>(Op::Max)).await?;
-        let number = u32::from_le_bytes(number);
-        if number >= GROUPS_MAX { Err(MpError::TooManyGroups) } else { Ok(number) }
+    /// The number of a new group, which the first member gives; none: it has given all that it has.
+    pub(crate) async fn agree(self, number: Option<u32>) -> Result<u32, MpError> {
+        let mut bytes = number.unwrap_or(NO_NUMBER).to_le_bytes();
+        Turn { call: Call::Broadcast, ..self }.broadcast(0, &mut bytes).await?;
+        match u32::from_le_bytes(bytes) {
+            NO_NUMBER => Err(MpError::TooManyGroups),
+            number => Ok(number),
+        }
     }
 
     /// The new group that this member is in, if it is in one: its number, and its members in order
     /// of key.
     pub(crate) async fn split(
         self,
-        next: u32,
+        number: Option<u32>,
         colour: Option<u64>,
         key: i64,
     ) -> Result<Option<(u32, Arc<[u32]>)>, MpError> {
-        let number = self.agree(next).await?;
+        let number = self.agree(number).await?;
         let mut own = [0; 17];
         own[0] = colour.is_some().into();
         own[1..9].copy_from_slice(&colour.unwrap_or_default().to_le_bytes());
