@@ -29,6 +29,7 @@ use crate::group::Group;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Payload, Room};
 pub use number::{Number, Op};
+pub(crate) use reducing::combine;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -1,6 +1,7 @@
 //! Jobs on a virtual clock, from a seed: members that send and receive in every way, as several
-//! threads each; channels that take their time, each in order, with few places; members that are
-//! slow, that are killed in the middle of a call, that leave, and that end all.
+//! threads each, and in every other run make collective calls of several groups besides; channels
+//! that take their time, each in order, with few places; members that are slow, that are killed in
+//! the middle of a call, that leave, and that end all.
 //!
 //! ```text
 //!  member ── calls of the library ──▶ State ──▶ network ──▶ State of another one
@@ -14,12 +15,22 @@
 //! beside it. At the end everything between members that are there is received, who waits for one
 //! that has gone has learned of it, and nothing is left in any table.
 //!
-//! Invariant: one thread, no clock, no system call: the same seed is the same run. Here `State` and
-//! the parts of `Engine` that do not wait are real; collective calls, which wait, are not here.
+//! A collective call gives what all members together have put in, computed from that alone; it
+//! takes no message of another call or of a program, and leaves none behind; it fails for a cause
+//! alone, and within a second of the death of a member of its group. Some members make a call that
+//! the others do not: that ends by its deadline.
+//!
+//! Invariant: one thread, no clock, no system call: the same seed is the same run. Here `State`,
+//! the collective calls and the parts of `Engine` that do not wait are real; the sends and receives
+//! that wait are made of these once more.
 
+mod call;
+mod lanes;
 mod member;
 mod model;
 mod network;
+mod plan;
+mod port;
 #[cfg(test)]
 mod tests;
 
@@ -27,15 +38,19 @@ use crate::error::Gone;
 use crate::limits::UNEXPECTED_BYTES_MAX;
 use crate::matching::Pattern;
 use member::Member;
-use model::Model;
 use network::{MS, Net, US};
+use plan::Plan;
 
 /// Members of a job, at least.
 const MEMBERS_MIN: u64 = 2;
 /// And at most this many more.
 const MEMBERS_MORE: u64 = 5;
+/// With collective calls: some algorithms are for eight and more.
+const MEMBERS_COLLECTIVE: u64 = 8;
 /// Steps of a run before it is wound up.
 const STEPS: u64 = 1_500;
+/// The same, of one with collective calls, which do more in each.
+const STEPS_COLLECTIVE: u64 = 900;
 /// How long a round at the end takes.
 const ROUND: u64 = 5 * MS;
 /// Rounds in which nothing is under way, after which nothing more is waited for: a second, within
@@ -62,6 +77,26 @@ pub enum Planted {
     LetIn,
     /// Nobody hears of a member's death.
     Silence,
+    /// A collective call does not send what it has to send.
+    Unsent,
+    /// It sends to another member.
+    Misled,
+    /// It sends as if it were a program's message.
+    Mixed,
+    /// It takes a message of whomever, be it of another call.
+    Taken,
+    /// It does not wait for what it is to receive.
+    Early,
+    /// It sends a message too many.
+    Extra,
+}
+
+impl Planted {
+    /// Whether it is of collective calls alone.
+    fn is_collective(self) -> bool {
+        use Planted::{Early, Extra, Misled, Mixed, Taken, Unsent};
+        matches!(self, Unsent | Misled | Mixed | Taken | Early | Extra)
+    }
 }
 
 /// What happened in a run, or in many.
@@ -89,12 +124,20 @@ pub struct Totals {
     pub leaves: u64,
     /// Members that ended all.
     pub aborts: u64,
+    /// Collective calls of members that went well.
+    pub collectives: u64,
+    /// And those that failed.
+    pub failed: u64,
+    /// Collective calls that a member made wrongly.
+    pub odd: u64,
+    /// Groups that collective calls made.
+    pub groups: u64,
 }
 
 impl Totals {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Totals) {
-        let mine: [&mut u64; 11] = [
+        let mine: [&mut u64; 15] = [
             &mut self.runs,
             &mut self.steps,
             &mut self.messages,
@@ -106,12 +149,16 @@ impl Totals {
             &mut self.kills,
             &mut self.leaves,
             &mut self.aborts,
+            &mut self.collectives,
+            &mut self.failed,
+            &mut self.odd,
+            &mut self.groups,
         ];
         mine.into_iter().zip(other.counts()).for_each(|(mine, (_, other))| *mine += other);
     }
 
     /// Each with its name.
-    pub fn counts(&self) -> [(&'static str, u64); 11] {
+    pub fn counts(&self) -> [(&'static str, u64); 15] {
         [
             ("runs", self.runs),
             ("steps", self.steps),
@@ -124,6 +171,10 @@ impl Totals {
             ("members killed", self.kills),
             ("members that left", self.leaves),
             ("members that ended all", self.aborts),
+            ("collective calls", self.collectives),
+            ("collective calls that failed", self.failed),
+            ("collective calls made wrongly", self.odd),
+            ("groups made", self.groups),
         ]
     }
 }
@@ -169,8 +220,13 @@ pub fn run(seed: u64) -> Result<Totals, String> {
 /// # Errors
 /// What did not hold, and when.
 pub fn run_with(seed: u64, planted: Option<Planted>) -> Result<Totals, String> {
-    let mut run = Run::new(seed, planted);
-    for step in 0..STEPS {
+    run_of(seed, planted, seed % 2 == 1)
+}
+
+/// The same, with collective calls or without.
+fn run_of(seed: u64, planted: Option<Planted>, collective: bool) -> Result<Totals, String> {
+    let mut run = Run::new(seed, planted, collective);
+    for step in 0..if collective { STEPS_COLLECTIVE } else { STEPS } {
         run.step().map_err(|why| format!("step {step}: {why}"))?;
         run.totals.steps += 1;
     }
@@ -189,15 +245,19 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, planted: Option<Planted>) -> Run {
+    fn new(seed: u64, planted: Option<Planted>, collective: bool) -> Run {
         let mut rng = Rng::new(seed);
-        let size = (MEMBERS_MIN + rng.below(MEMBERS_MORE)) as u32;
+        let more = if collective { MEMBERS_COLLECTIVE } else { MEMBERS_MORE };
+        let size = (MEMBERS_MIN + rng.below(more)) as u32;
         let bytes_max = [64, 4 << 10, 20 << 10, 300 << 10][rng.below(4) as usize];
         let (sends, receives) = [(5, 20), (12, 20), (19, 20), (38, 1)][rng.below(4) as usize];
         // Every other run has no deaths: there everything is received.
         let goes = [0, 2, 0, 5][rng.below(4) as usize];
-        let net = Net::new(size, rng, Model::default(), planted);
-        let members = (0..size).map(|rank| Some(Member::new(&net, rank, size))).collect();
+        // With collective calls fewer, so that there are some that go well.
+        let (goes, threads) = if collective { (goes / 2, 1 + rng.below(2)) } else { (goes, 0) };
+        let plan = if collective { Plan::new(Rng::new(!seed), size) } else { Plan::none() };
+        let net = Net::new(size, rng, plan, planted);
+        let members = (0..size).map(|rank| Some(Member::new(&net, rank, size, threads as usize))).collect();
         let profile = Profile { size, bytes_max, sends, receives, goes };
         Run { net, profile, members, slow: vec![0; size as usize], totals: Totals { runs: 1, ..Totals::default() } }
     }
@@ -321,11 +381,14 @@ impl Run {
     fn wind_up(&mut self) -> Result<(), String> {
         let (mut calm, all) = (0, Pattern { context: 0, source: None, tag: 0, mask: 0 });
         (0..self.members.len()).for_each(|rank| self.net.world().nodes[rank].fuse = None);
+        let now = self.net.world().now;
+        (self.net.world().plan.closed, self.net.world().plan.closed_at) = (true, now);
         for round in 0.. {
             self.net.world().pass(ROUND);
             let mut over = true;
+            let through = self.members.iter().flatten().all(Member::is_through);
             for member in self.members.iter_mut().flatten() {
-                over &= member.winds_up(&all, self.profile.bytes_max.max(120))?;
+                over &= member.winds_up(&all, self.profile.bytes_max.max(120), through)?;
             }
             self.bury();
             self.check()?;
@@ -371,6 +434,15 @@ impl Run {
         }
         self.bury();
         let world = self.net.world();
-        Totals { messages: world.model.messages(), matched: world.model.matched, ..self.totals }
+        let plan = &world.plan;
+        Totals {
+            messages: world.model.messages(),
+            matched: world.model.matched,
+            collectives: plan.made,
+            failed: plan.failed,
+            odd: plan.calls.iter().filter(|call| call.odd.is_some()).count() as u64,
+            groups: plan.groups.iter().filter(|group| group.by.is_some() && group.number.is_some()).count() as u64,
+            ..self.totals
+        }
     }
 }

@@ -113,7 +113,7 @@ fn values_of<T: Number>(bytes: &[u8], values: &mut [T]) {
     bytes.chunks_exact(T::BYTES).zip(values).for_each(|(bytes, value)| *value = T::from_bytes(bytes));
 }
 
-pub(super) fn combine<T: Number>(op: Op) -> impl FnMut(&mut [u8], &[u8]) {
+pub(crate) fn combine<T: Number>(op: Op) -> impl FnMut(&mut [u8], &[u8]) {
     // Each operation has a loop of its own, in which it is known.
     move |first, second| match op {
         Op::Sum => each::<T>(first, second, |a, b| a.with(b, Op::Sum)),

@@ -4,6 +4,8 @@
 //! Invariant: what is told to the program is held against the model at once.
 
 use super::Profile;
+use super::call::{Call, bytes_of, direct, memory_of, place_of};
+use super::lanes::Lanes;
 use super::model::{MessageId, ReceiveId, Stage, content};
 use super::network::{End, MS, Net, Own, Place};
 use crate::engine::Engine;
@@ -17,6 +19,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Calls that wait at a time: of as many threads.
 const CALLS_MAX: usize = 2;
@@ -29,9 +32,9 @@ const WATCHED_MAX: usize = 6;
 
 pub(super) struct Member {
     pub(super) rank: u32,
-    net: Net,
+    pub(super) net: Net,
     pub(super) engine: Engine<End>,
-    calls: Vec<Call>,
+    pub(super) calls: Vec<Call>,
     /// The receive of the call that looks now.
     looks: Option<(ReceiveId, u32)>,
     /// And its send.
@@ -39,20 +42,10 @@ pub(super) struct Member {
     requests: Vec<Request>,
     gone: BTreeSet<u32>,
     watched: Vec<(Place, Vec<u8>)>,
-    _groups: Vec<Arc<[u32]>>,
-}
-
-/// A call that waits.
-struct Call {
-    /// Its message and the number of the send, until that is over.
-    send: Option<(MessageId, u32)>,
-    /// What its caller sends.
-    bytes: Own,
-    begun: Option<(MessageId, u32)>,
-    receive: Option<(ReceiveId, u32)>,
-    memory: Own,
-    got: Option<Received>,
-    until: u64,
+    /// Those that this member is in, which the library knows as long as they are here.
+    pub(super) groups: Vec<Arc<[u32]>>,
+    /// Its threads that make collective calls.
+    pub(super) lanes: Lanes,
 }
 
 enum Request {
@@ -61,17 +54,17 @@ enum Request {
 }
 
 /// A property that did not hold.
-type Checked = Result<(), String>;
+pub(super) type Checked = Result<(), String>;
 
 impl Member {
-    pub(super) fn new(net: &Net, rank: u32, size: u32) -> Member {
+    pub(super) fn new(net: &Net, rank: u32, size: u32, threads: usize) -> Member {
         let mut state = State::new(net.end(rank), rank, size);
         let all: Arc<[u32]> = (0..size).collect();
         state.enter(0, &all);
         state.enter(1, &all);
         let (net, engine) = (net.clone(), Engine::new(state));
         let (calls, requests, watched) = (Vec::new(), Vec::new(), Vec::new());
-        Member {
+        let mut member = Member {
             rank,
             net,
             engine,
@@ -81,15 +74,18 @@ impl Member {
             requests,
             gone: BTreeSet::new(),
             watched,
-            _groups: vec![all],
-        }
+            groups: vec![all],
+            lanes: Lanes::new(threads),
+        };
+        member.has_groups();
+        member
     }
 
     fn state(&mut self) -> &mut State<End> {
         &mut self.engine.state
     }
 
-    fn below(&self, bound: u64) -> u64 {
+    pub(super) fn below(&self, bound: u64) -> u64 {
         self.net.world().rng.below(bound)
     }
 
@@ -122,7 +118,7 @@ impl Member {
             53..56 => self.forget(),
             56..60 => self.probe(profile),
             60..85 => self.test_some(),
-            _ => Ok(()),
+            _ => self.begins_collective(),
         }
     }
 
@@ -149,7 +145,7 @@ impl Member {
     }
 
     /// Has the model know what this member has just learned.
-    fn learn(&mut self) -> Checked {
+    pub(super) fn learn(&mut self) -> Checked {
         if self.is_over() {
             return Ok(());
         }
@@ -193,13 +189,27 @@ impl Member {
         wrong.map_or(Ok(()), Err)
     }
 
+    /// Also of a group, with tags that its collective calls have too.
+    fn of_group(&self) -> Option<(u32, Arc<[u32]>)> {
+        if self.lanes.are_none() || self.below(3) > 0 { None } else { self.some_group() }
+    }
+
     fn envelope(&self, profile: &Profile) -> (Envelope, u32) {
+        if let Some((number, members)) = self.of_group() {
+            let to = members[self.below(members.len() as u64) as usize];
+            return (Envelope { context: 2 * number, source: self.rank, tag: self.below(10) }, to);
+        }
         let context = [0, 0, 0, 2, 1][self.below(5) as usize];
         let to = self.below(profile.size.into()) as u32;
         (Envelope { context, source: self.rank, tag: self.below(4) }, to)
     }
 
     fn pattern(&self, profile: &Profile) -> Pattern {
+        if let Some((number, members)) = self.of_group() {
+            let source = (self.below(3) > 0).then(|| members[self.below(members.len() as u64) as usize]);
+            let mask = [u64::MAX, 0][self.below(2) as usize];
+            return Pattern { context: 2 * number, source, tag: self.below(10) & mask, mask };
+        }
         let context = [0, 0, 0, 2, 1][self.below(5) as usize];
         let source = (self.below(3) > 0).then(|| self.below(profile.size.into()) as u32);
         let (tag, mask) = (self.below(4), [u64::MAX, u64::MAX, 0, 1][self.below(4) as usize]);
@@ -250,7 +260,7 @@ impl Member {
         (sent.to, sent.envelope)
     }
 
-    fn try_send(&mut self, message: MessageId, bytes: Bytes<'_, Place>) -> Result<bool, MpError> {
+    pub(super) fn try_send(&mut self, message: MessageId, bytes: Bytes<'_, Place>) -> Result<bool, MpError> {
         self.engine.check()?;
         let (to, Envelope { context, tag, .. }) = self.of(message);
         if bytes.len() > EAGER_BYTES_MAX {
@@ -259,7 +269,7 @@ impl Member {
         self.state().send_now(to, context, tag, bytes)
     }
 
-    fn has_gone(&mut self, message: MessageId) -> Checked {
+    pub(super) fn has_gone(&mut self, message: MessageId) -> Checked {
         let stays = self.net.world().model.message(message).stage == Stage::Queued;
         if stays && !self.is_over() {
             return Err(format!("{}: message {message} is said to have gone, and has not", self.rank));
@@ -291,7 +301,7 @@ impl Member {
     }
 
     /// Whether it says that all is ended, which somebody must have done.
-    fn is_abort(&mut self, error: Option<&MpError>) -> Result<bool, String> {
+    pub(super) fn is_abort(&mut self, error: Option<&MpError>) -> Result<bool, String> {
         let Some(MpError::Aborted { rank, .. }) = error else { return Ok(false) };
         match self.gone_of()(*rank) {
             Some(_) => Ok(true),
@@ -424,7 +434,7 @@ impl Member {
     /// Drops a request, or one of the calls that wait ends before its time.
     fn forget(&mut self) -> Checked {
         if self.below(2) == 0 {
-            self.calls.iter_mut().for_each(|call| call.until = 0);
+            self.calls.iter_mut().filter(|call| call.lane.is_none()).for_each(|call| call.until = 0);
             return Ok(());
         }
         let count = self.requests.len();
@@ -459,14 +469,12 @@ impl Member {
 
     /// Makes a call that waits: a send, a receive, or both.
     fn block(&mut self, profile: &Profile) -> Checked {
-        if self.calls.len() >= CALLS_MAX || self.engine.check().is_err() {
+        if self.calls.iter().filter(|call| call.lane.is_none()).count() >= CALLS_MAX || self.engine.check().is_err() {
             return Ok(());
         }
         let kind = self.below(5);
         let until = self.below(400) * MS + self.net.world().now;
-        let nothing = || Own::Bytes(Vec::new());
-        let (bytes, memory) = (nothing(), nothing());
-        let mut call = Call { send: None, bytes, begun: None, receive: None, memory, got: None, until };
+        let mut call = Call { until, ..Call::default() };
         match kind {
             0 | 1 => {
                 let message = self.begin_send(profile, &mut call);
@@ -475,7 +483,9 @@ impl Member {
             2 => self.exchange(profile, &mut call)?,
             _ => drop(self.block_receive(profile, &mut call, true)?),
         }
-        if call.send.is_some() || call.receive.is_some() {
+        if call.error.is_some() {
+            self.gives_up(&call)?;
+        } else if !call.is_settled() {
             self.calls.push(call);
         }
         self.learn()
@@ -486,12 +496,7 @@ impl Member {
         let mut sent = false;
         if self.engine.state.is_plain() {
             let message = self.begin_send(profile, call);
-            sent = self.try_send(message, bytes_of(&call.bytes)) == Ok(true);
-            if sent {
-                self.has_gone(message)?;
-            } else {
-                self.net.world().model.never_goes(message, Stage::Withdrawn);
-            }
+            sent = self.goes_at_once(message, call)?;
         }
         if self.block_receive(profile, call, sent)? && !sent {
             let message = self.begin_send(profile, call);
@@ -503,14 +508,26 @@ impl Member {
     /// False: the receive is over. `quick`: it may look for its message before it is noted.
     fn block_receive(&mut self, profile: &Profile, call: &mut Call, quick: bool) -> Result<bool, String> {
         let (pattern, room) = (self.pattern(profile), profile.room(self.below(8)));
-        let quick = quick && self.engine.state.matcher.probe(&pattern).is_none();
-        let receive = self.net.world().model.posts(self.rank, pattern, room);
         call.memory = self.own(vec![0; room as usize]);
+        self.receive_into(pattern, room, call, quick)
+    }
+
+    /// The same, into memory that the call has.
+    pub(super) fn receive_into(
+        &mut self,
+        pattern: Pattern,
+        room: u64,
+        call: &mut Call,
+        quick: bool,
+    ) -> Result<bool, String> {
+        let quick = quick && self.engine.state.matcher.probe(&pattern).is_none();
+        let receive = self.net.world().model.posts_of(self.rank, pattern, room, call.turn);
         if let (Own::Bytes(memory), true) = (&mut call.memory, quick) {
             if let Some(received) = self.engine.receive_early(&pattern, memory, 1 + room as u32 % 3) {
                 let memory = memory.clone();
                 self.told(receive, &Ok(received), &memory, false)?;
                 self.learn()?;
+                call.got = Some(Ok(received));
                 return Ok(false);
             }
             self.learn()?;
@@ -525,7 +542,8 @@ impl Member {
             }
             Err(error) => {
                 self.net.world().model.unposts(receive);
-                self.told(receive, &Err(error), &[], false)?;
+                self.told(receive, &Err(error.clone()), &[], false)?;
+                call.error = Some(error);
                 self.learn()?;
                 Ok(false)
             }
@@ -539,22 +557,29 @@ impl Member {
         message
     }
 
-    fn block_send(&mut self, message: MessageId, call: &mut Call) -> Checked {
+    pub(super) fn block_send(&mut self, message: MessageId, call: &mut Call) -> Checked {
         let len = self.net.world().model.message(message).len;
         let (to, envelope) = self.of(message);
         match self.try_send(message, bytes_of(&call.bytes)) {
             Ok(true) => self.has_gone(message),
             Ok(false) => {
                 let short = self.net.world().model.is_short(message);
-                let held = if short { Held::Copy(content(message, len)) } else { Held::Caller };
+                let bytes = self.net.world().model.content(message);
+                let held = if short { Held::Copy(bytes) } else { Held::Caller };
                 let (context, tag) = (envelope.context, envelope.tag);
                 match self.state().send_in_turn(to, context, tag, len, held) {
                     Ok(id) => (call.send, call.begun) = (Some((message, id)), Some((message, id))),
-                    Err(error) => self.refused(message, error)?,
+                    Err(error) => {
+                        call.error = Some(error.clone());
+                        self.refused(message, error)?;
+                    }
                 }
                 Ok(())
             }
-            Err(error) => self.refused(message, error),
+            Err(error) => {
+                call.error = Some(error.clone());
+                self.refused(message, error)
+            }
         }
     }
 
@@ -565,8 +590,10 @@ impl Member {
             (self.looks, self.sends) = (call.receive, call.send);
             let over = self.look(&mut call)?;
             (self.looks, self.sends) = (None, None);
-            if !over {
-                self.calls.push(call);
+            match call.lane {
+                _ if !over => self.calls.push(call),
+                Some(lane) => self.goes_on(lane, Some(call.granted()))?,
+                None => {}
             }
             self.learn()?;
         }
@@ -592,6 +619,7 @@ impl Member {
                 call.send = None;
                 self.told_send(message, &outcome, false)?;
                 if outcome.is_err() {
+                    call.error = outcome.err();
                     return self.gives_up(call).map(|()| true);
                 }
                 call.begun = None;
@@ -610,18 +638,19 @@ impl Member {
                 place_of(&call.memory).into_iter().try_for_each(|place| self.watch(place))?;
             }
         }
-        if call.send.is_none() && (call.receive.is_none() || call.got.is_some()) {
+        if call.is_settled() {
             return Ok(true);
         }
-        let late = self.net.world().now >= call.until || self.engine.check().is_err();
-        if late {
-            self.gives_up(call)?;
+        let ended = self.engine.check().err();
+        if ended.is_none() && !self.is_late(call) {
+            return Ok(false);
         }
-        Ok(late)
+        call.error = ended.or_else(|| Some(MpError::timed_out("a call", Duration::from_nanos(call.until))));
+        self.gives_up(call).map(|()| true)
     }
 
     /// A call ends without what it waited for.
-    fn gives_up(&mut self, call: &mut Call) -> Checked {
+    pub(super) fn gives_up(&mut self, call: &Call) -> Checked {
         if let Some((receive, id)) = call.receive {
             self.net.world().model.unposts(receive);
             self.state().drop_receive(id);
@@ -655,17 +684,19 @@ impl Member {
 
     /// Takes all that waits, ends what is under way: nothing new is begun. False: something is not
     /// over.
-    pub(super) fn winds_up(&mut self, all: &Pattern, room: u64) -> Result<bool, String> {
+    pub(super) fn winds_up(&mut self, all: &Pattern, room: u64, all_through: bool) -> Result<bool, String> {
         while self.turn(Direct::default())? {}
         self.engine.state.pump();
         self.learn()?;
         self.waits()?;
+        self.begins_collective()?;
+        self.check_news()?;
         let mut at = 0;
         while at < self.requests.len() {
             at += usize::from(!self.test(at)?);
         }
         let waits = self.net.world().model.waits(self.rank).len();
-        for context in [0, 1, 2] {
+        for context in self.left_over(all_through)? {
             let pattern = Pattern { context, ..*all };
             if waits == 0 || self.engine.state.matcher.probe(&pattern).is_none() {
                 continue;
@@ -681,7 +712,8 @@ impl Member {
             }
         }
         let forgotten = self.engine.state.sends.numbers().len() + self.engine.state.receives.numbers().len();
-        Ok(self.calls.is_empty() && self.requests.is_empty() && forgotten == 0 && waits == 0)
+        let through = self.is_over() || self.is_through();
+        Ok(through && self.calls.is_empty() && self.requests.is_empty() && forgotten == 0 && waits == 0)
     }
 
     /// Receives without a message are taken back: none is on its way.
@@ -715,8 +747,11 @@ impl Member {
             let receive = call.receive.map(|(receive, _)| format!("{:?}", world.model.receive(receive)));
             send.into_iter().chain(receive)
         });
-        let all: Vec<String> = receives.chain(calls).take(4).collect();
-        format!("{}: {} messages wait; {}", self.rank, world.model.waits(self.rank).len(), all.join("; "))
+        let all: Vec<String> = calls.chain(receives).take(4).collect();
+        let waiting = world.model.waits(self.rank).len();
+        drop(world);
+        let in_tables = [self.engine.state.sends.numbers().len(), self.engine.state.receives.numbers().len()];
+        format!("{}: {waiting} wait, in tables {in_tables:?}; {}; {}", self.rank, all.join("; "), self.shows_lanes())
     }
 }
 
@@ -724,33 +759,5 @@ impl Profile {
     /// Bytes of a receive's memory: mostly enough.
     fn room(&self, draw: u64) -> u64 {
         if draw == 0 { self.bytes_max / 3 } else { self.bytes_max.max(120) }
-    }
-}
-
-fn bytes_of(own: &Own) -> Bytes<'_, Place> {
-    match own {
-        Own::Bytes(bytes) => Bytes::Slice(bytes),
-        Own::Place(place) => Bytes::Place(place),
-    }
-}
-
-fn place_of(own: &Own) -> Option<Place> {
-    match own {
-        Own::Bytes(_) => None,
-        Own::Place(place) => Some(place.clone()),
-    }
-}
-
-fn memory_of(own: &Own) -> Vec<u8> {
-    match own {
-        Own::Bytes(bytes) => bytes.clone(),
-        Own::Place(place) => place.memory.borrow()[place.range.clone()].to_vec(),
-    }
-}
-
-fn direct(own: &mut Own, receive: Option<u32>) -> Direct<'_> {
-    match own {
-        Own::Bytes(bytes) => Direct { receive, memory: Some(bytes) },
-        Own::Place(_) => Direct { receive, memory: None },
     }
 }

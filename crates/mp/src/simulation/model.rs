@@ -35,10 +35,22 @@ pub(super) struct Sent {
     pub(super) to: u32,
     pub(super) len: u64,
     pub(super) stage: Stage,
+    /// Of which collective call it is, and then its bytes.
+    turn: Option<usize>,
+    bytes: Option<Shown>,
     /// It has gone at once.
     eager: bool,
     /// Its sender has given it up, whoever has it.
     given_up: bool,
+}
+
+/// Bytes, which are shown as how many they are.
+struct Shown(Vec<u8>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }
 
 #[derive(Debug)]
@@ -46,6 +58,8 @@ pub(super) struct Posted {
     rank: u32,
     pub(super) pattern: Pattern,
     room: u64,
+    /// Of which collective call it is.
+    turn: Option<usize>,
     pub(super) got: Option<MessageId>,
 }
 
@@ -88,6 +102,12 @@ impl Model {
         &self.sent[id]
     }
 
+    /// Its bytes.
+    pub(super) fn content(&self, id: MessageId) -> Vec<u8> {
+        let Sent { bytes, len, .. } = &self.sent[id];
+        bytes.as_ref().map_or_else(|| content(id, *len), |bytes| bytes.0.clone())
+    }
+
     pub(super) fn receive(&self, id: ReceiveId) -> &Posted {
         &self.receives[id]
     }
@@ -102,8 +122,19 @@ impl Model {
 
     /// A member begins a send.
     pub(super) fn begins(&mut self, envelope: Envelope, to: u32, len: u64) -> MessageId {
-        let id = self.sent.len();
-        self.sent.push(Sent { envelope, to, len, stage: Stage::Queued, eager: false, given_up: false });
+        let (turn, bytes) = (None, None);
+        self.begins_a(Sent { envelope, to, len, stage: Stage::Queued, turn, bytes, eager: false, given_up: false })
+    }
+
+    /// The same, of these bytes, for a collective call.
+    pub(super) fn begins_of(&mut self, envelope: Envelope, to: u32, bytes: Vec<u8>, turn: Option<usize>) -> MessageId {
+        let (len, bytes) = (bytes.len() as u64, Some(Shown(bytes)));
+        self.begins_a(Sent { envelope, to, len, stage: Stage::Queued, turn, bytes, eager: false, given_up: false })
+    }
+
+    fn begins_a(&mut self, sent: Sent) -> MessageId {
+        let (id, envelope, to) = (self.sent.len(), sent.envelope, sent.to);
+        self.sent.push(sent);
         self.queues.entry((envelope.source, to)).or_default().push_back(id);
         id
     }
@@ -142,7 +173,7 @@ impl Model {
             self.is_wrong(format!("{from} sends to {to} what was never sent, or once more: {said:?}"));
             return None;
         };
-        let Sent { envelope, len: due, .. } = self.sent[id];
+        let &Sent { envelope, len: due, .. } = &self.sent[id];
         if (context, tag, len) != (envelope.context, envelope.tag, due) {
             self.is_wrong(format!("{from} sends to {to} out of turn: {said:?}, and {:?} was due", self.sent[id]));
         }
@@ -150,7 +181,7 @@ impl Model {
             Said::Eager { inline, .. } => {
                 self.sent[id].eager = true;
                 let bytes = if payload.is_empty() { inline } else { payload };
-                if bytes != content(id, len) {
+                if bytes != self.content(id) {
                     self.is_wrong(format!("{from} sends other bytes to {to} than those of message {id}"));
                 }
             }
@@ -208,12 +239,17 @@ impl Model {
 
     /// What a message takes of its sender's credit.
     pub(super) fn eager_cost(&self, id: MessageId) -> u64 {
-        let Sent { eager, len, .. } = self.sent[id];
+        let &Sent { eager, len, .. } = &self.sent[id];
         if eager { len + MESSAGE_COST } else { 0 }
     }
 
     /// A member begins a receive, which takes the oldest message that it is for.
     pub(super) fn posts(&mut self, rank: u32, pattern: Pattern, room: u64) -> ReceiveId {
+        self.posts_of(rank, pattern, room, None)
+    }
+
+    /// The same, for a collective call.
+    pub(super) fn posts_of(&mut self, rank: u32, pattern: Pattern, room: u64, turn: Option<usize>) -> ReceiveId {
         let id = self.receives.len();
         let waiting = self.waiting.entry(rank).or_default();
         let sent = &mut self.sent;
@@ -226,7 +262,7 @@ impl Model {
             }
             None => self.posted.entry(rank).or_default().push(id),
         }
-        self.receives.push(Posted { rank, pattern, room, got });
+        self.receives.push(Posted { rank, pattern, room, turn, got });
         id
     }
 
@@ -278,7 +314,7 @@ impl Model {
         asked_back: bool,
         gone: &dyn Fn(u32) -> Option<Gone>,
     ) -> Result<(), String> {
-        let Posted { rank, pattern, room, got } = &self.receives[id];
+        let Posted { rank, pattern, room, turn, got } = &self.receives[id];
         let got = got.map(|message| (message, &self.sent[message]));
         let wrong = |what: &str| {
             Err(format!("{rank}: {what}: a receive of {room} bytes, {pattern:?}, gave {outcome:?}; due was {got:?}"))
@@ -288,7 +324,12 @@ impl Model {
                 if (*envelope, *len) != (sent.envelope, sent.len) {
                     return wrong("another message");
                 }
-                if *len > *room || memory[..*len as usize] != content(message, *len) {
+                // At the end what is left of failed calls is received by nobody's call.
+                let is_rest = turn.is_none() && pattern.context % 2 == 1;
+                if *turn != sent.turn && !is_rest {
+                    return wrong("a message of another call");
+                }
+                if *len > *room || memory[..*len as usize] != self.content(message) {
                     return wrong("other bytes");
                 }
                 Ok(())

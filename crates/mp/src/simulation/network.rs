@@ -5,6 +5,7 @@
 //! is let in while its buffer is there, and not a byte later.
 
 use super::model::{MessageId, Model};
+use super::plan::Plan;
 use super::{Planted, Rng};
 use crate::error::{Gone, MpError};
 use crate::limits::{FRAMES, PART_BUFFERS, RANGES_AT_ONCE};
@@ -34,6 +35,8 @@ pub(super) struct World {
     pub(super) now: u64,
     pub(super) rng: Rng,
     pub(super) model: Model,
+    /// The collective calls.
+    pub(super) plan: Plan,
     pub(super) planted: Option<Planted>,
     pub(super) nodes: Vec<Node>,
     /// By receiver, then by sender.
@@ -157,6 +160,12 @@ pub(super) enum Own {
     Place(Place),
 }
 
+impl Default for Own {
+    fn default() -> Self {
+        Own::Bytes(Vec::new())
+    }
+}
+
 impl Landing for Place {
     fn len(&self) -> u64 {
         self.range.len() as u64
@@ -174,11 +183,12 @@ impl Landing for Place {
 }
 
 impl Net {
-    pub(super) fn new(size: u32, rng: Rng, model: Model, planted: Option<Planted>) -> Net {
+    pub(super) fn new(size: u32, rng: Rng, plan: Plan, planted: Option<Planted>) -> Net {
         let mut world = World {
             now: 0,
             rng,
-            model,
+            model: Model::default(),
+            plan,
             planted,
             nodes: (0..size).map(|_| Node::default()).collect(),
             channels: Vec::new(),
@@ -271,6 +281,13 @@ impl World {
             let lost = std::mem::take(&mut back.items);
             lost.iter().filter_map(|item| item.message).for_each(|message| self.model.lose(message));
         }
+    }
+
+    /// Whether a member may wait in a collective call for what never comes: another one makes wrong
+    /// calls, has left before its part, or could not be in a group that was made.
+    pub(super) fn may_wait_in_vain(&self) -> bool {
+        let has_left = |node: &Node| node.over.as_ref().is_some_and(|(_, how)| *how != Gone::Failed);
+        self.plan.has_odd() || self.plan.has_half_made() || self.nodes.iter().any(has_left)
     }
 
     /// Whether nothing is on its way between members that are there.

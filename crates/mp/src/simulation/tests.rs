@@ -72,3 +72,46 @@ fn a_wait_for_a_member_whose_death_nobody_hears_of_is_seen() {
     let why = seen(Planted::Silence);
     assert!(why.contains("waits for") || why.contains("does not end"), "{why}");
 }
+
+/// What some run says that sees it so.
+fn seen_as(planted: Planted, text: &str) {
+    let mut runs = (0..SEEDS).filter_map(|seed| run_with(seed, Some(planted)).err());
+    assert!(runs.any(|why| why.contains(text)), "no run of {planted:?} says: {text}");
+}
+
+#[test]
+fn a_collective_call_that_does_not_send_is_seen() {
+    seen_as(Planted::Unsent, "does not end");
+}
+
+#[test]
+fn a_collective_call_that_sends_to_another_member_is_seen() {
+    seen_as(Planted::Misled, "fails without a cause");
+}
+
+#[test]
+fn a_message_of_a_collective_call_that_a_program_receives_is_seen() {
+    seen_as(Planted::Mixed, "a message of another call");
+}
+
+#[test]
+fn a_collective_call_that_takes_what_is_for_another_step_is_seen() {
+    seen_as(Planted::Taken, "other bytes than all have put in");
+}
+
+#[test]
+fn a_collective_call_that_does_not_wait_is_seen() {
+    seen_as(Planted::Early, "has not begun it");
+    seen_as(Planted::Early, "other bytes than all have put in");
+}
+
+#[test]
+fn a_message_too_many_of_a_collective_call_is_seen() {
+    seen_as(Planted::Extra, "a message of another call");
+    seen_as(Planted::Extra, "left behind by a collective call");
+}
+
+#[test]
+fn a_collective_call_that_waits_for_a_dead_member_is_seen() {
+    seen_as(Planted::Silence, "a call waits, and");
+}
