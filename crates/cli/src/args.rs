@@ -540,6 +540,10 @@ pub(crate) struct NodeOptions {
     /// path, cubic grows until something is lost
     #[arg(long, value_name = "bbr|cubic", default_value_t)]
     pub(crate) congestion: vmmc_node::CongestionControl,
+    /// Whether to ask queues on the way to mark packets instead of dropping them: classic takes a
+    /// mark for a loss, l4s counts which part is marked
+    #[arg(long, value_name = "off|classic|l4s", default_value_t)]
+    pub(crate) ecn: vmmc_node::Ecn,
     /// Which users may use the node beside its own and root: any, own (nobody else), or user ids
     /// [default: root's node serves any, others own]
     #[arg(long, value_name = "any|own|UID[,UID]", default_value = "by-owner", hide_default_value = true)]

@@ -189,7 +189,15 @@ fn the_doctor_says_what_is_missing() {
     let report = json(&["doctor", "--json"]);
     assert_eq!(report["usable"], true);
     let findings = report["findings"].as_array().expect("findings are a list");
-    for about in ["kernel", "sealed shared memory", "UDP socket buffers", "open files", "cluster key", "ucx"] {
+    for about in [
+        "kernel",
+        "sealed shared memory",
+        "UDP socket buffers",
+        "marks of queues (ECN)",
+        "open files",
+        "cluster key",
+        "ucx",
+    ] {
         assert!(findings.iter().any(|f| f["about"] == about), "{about} is not in {report}");
     }
     assert!(findings.iter().all(|f| f["state"] == "good" || !f["advice"].as_str().unwrap_or("").is_empty()));

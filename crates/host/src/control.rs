@@ -602,6 +602,8 @@ pub struct PeerInfo {
     pub rtt_ns: u64,
     /// What decides what may be under way, and what it does now, in words; empty: no session.
     pub congestion: String,
+    /// Whether packets ask queues for marks, and if not, why, in words; empty: no session.
+    pub marks: String,
     /// Congestion window, bytes.
     pub window_bytes: u64,
     /// Bytes per second at which packets go out; 0: not known yet.

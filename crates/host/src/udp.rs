@@ -19,13 +19,14 @@ use crate::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use crate::pages::PagePipe;
 use name::SocketName;
 use rustix::net::{self, RecvFlags, SendFlags};
+use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to
-/// spare.
+/// Bytes for the control messages of one datagram: two `cmsghdr` with a value of 4 bytes at most,
+/// and room to spare.
 const CONTROL_BYTES: usize = 64;
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
@@ -44,6 +45,9 @@ pub struct UdpPort {
     segments: bool,
     /// Whether the kernel joins several datagrams into one receive.
     joins: bool,
+    /// Whether datagrams that come have their traffic class with them, and what those that go have;
+    /// none: this socket has nothing to do with classes.
+    class: Option<Cell<u8>>,
     peek: PeekState,
 }
 
@@ -79,7 +83,9 @@ impl UdpPort {
         // must learn of paths that are smaller than they look.
         let (level, option) = path_size_option(&address);
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peek: PeekState::Taken })
+        // No queue of loopback marks anything, and the plain call tells no class.
+        let class = (joins && tell_classes(&socket, &address)).then(|| Cell::new(0));
+        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, class, peek: PeekState::Taken })
     }
 
     /// Takes out of the kernel's queue what a [receive](ReceiveBuffer::receive) has given and left
@@ -123,6 +129,37 @@ impl UdpPort {
     /// Whether one send can carry several datagrams.
     pub fn sends_segments(&self) -> bool {
         self.segments
+    }
+
+    /// Whether receives tell the traffic class of datagrams, and sends can have one.
+    pub fn has_classes(&self) -> bool {
+        self.class.is_some()
+    }
+
+    /// What is sent from now on has this traffic class, or none if the kernel does not let it. A
+    /// call costs a system call if that is a change.
+    ///
+    /// ```
+    /// let port = vmmc_host::udp::UdpPort::bind("0.0.0.0:0".parse().unwrap(), 1 << 16)?;
+    /// port.set_class(0b10);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[inline]
+    pub fn set_class(&self, class: u8) {
+        if let Some(before) = self.class.as_ref().filter(|before| before.get() != class) {
+            before.set(class);
+            self.change_class(class);
+        }
+    }
+
+    #[cold]
+    fn change_class(&self, class: u8) {
+        let value = i32::from(class);
+        // Who may not say it sends without: the other side sees that it does not come.
+        let _ = set_option(&self.socket, libc::IPPROTO_IP, libc::IP_TOS, value);
+        if self.local.is_ipv6() {
+            let _ = set_option(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, value);
+        }
     }
 
     /// Sends `bytes` as datagrams of `segment_bytes` each (the last may be shorter).
@@ -285,6 +322,16 @@ fn path_size_option(address: &SocketAddr) -> (i32, i32) {
     match address {
         SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
         SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    }
+}
+
+/// Asks for the traffic class of each datagram that comes. A socket of IPv6 may have some of IPv4
+/// as well, if it can.
+fn tell_classes(socket: &impl AsRawFd, address: &SocketAddr) -> bool {
+    let old = set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok();
+    match address {
+        SocketAddr::V4(_) => old,
+        SocketAddr::V6(_) => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1).is_ok(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::log::LogLevel;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use vmmc_nic::{Ciphers, CongestionControl};
+use vmmc_nic::{Ciphers, CongestionControl, Ecn};
 use vmmc_utlb::CacheShape;
 use vmmc_utlb::limits::{ENTRIES_MAX, PREFETCH_MAX, WAYS_MAX};
 
@@ -166,6 +166,8 @@ pub struct NodeConfig {
     pub ciphers: Ciphers,
     /// How it decides what may be under way to another node, and how fast that goes out.
     pub congestion: CongestionControl,
+    /// Whether it asks queues on the way to mark its packets, and what it does about marks.
+    pub ecn: Ecn,
     /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can
     /// send packets here is any user; else other nodes may only import what is exported to anyone.
     pub plain_trust_users: bool,
@@ -209,6 +211,7 @@ impl NodeConfig {
             plain_trust_users: false,
             ciphers: Ciphers::Any,
             congestion: CongestionControl::default(),
+            ecn: Ecn::default(),
             metrics: None,
             sockets_between: true,
             poller: true,
@@ -273,7 +276,7 @@ impl NodeConfig {
     /// `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`, `--utlb-no-offset`,
     /// `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`,
     /// `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--cipher C`,
-    /// `--congestion C`, `--metrics A`, `--no-sockets-between`.
+    /// `--congestion C`, `--ecn E`, `--metrics A`, `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -349,6 +352,14 @@ impl NodeConfig {
                         wanted: "give bbr or cubic".into(),
                     })?;
                 }
+                "--ecn" => {
+                    let given = value()?;
+                    config.ecn = given.parse().map_err(|_| BadOption::BadValue {
+                        option: option.clone(),
+                        value: given,
+                        wanted: "give off, classic or l4s".into(),
+                    })?;
+                }
                 "--plain-trust-users" => config.plain_trust_users = true,
                 "--no-sockets-between" => config.sockets_between = false,
                 _ => return Err(BadOption::Unknown { option }),
@@ -418,6 +429,9 @@ impl NodeConfig {
         if self.congestion != CongestionControl::default() {
             args.extend(["--congestion".to_string(), self.congestion.to_string()]);
         }
+        if self.ecn != Ecn::default() {
+            args.extend(["--ecn".to_string(), self.ecn.to_string()]);
+        }
         args.extend(self.plain_trust_users.then(|| "--plain-trust-users".to_string()));
         args.extend((!self.sockets_between).then(|| "--no-sockets-between".to_string()));
         args
@@ -429,7 +443,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --cipher, --congestion, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --cipher, --congestion, --ecn, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -493,6 +507,7 @@ mod tests {
         config.plain_trust_users = true;
         config.ciphers = Ciphers::Only(vmmc_nic::Cipher::Aes256Gcm);
         config.congestion = CongestionControl::Cubic;
+        config.ecn = Ecn::L4s;
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),

@@ -53,4 +53,4 @@ pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};
 pub use log::{LOG_IN_JOURNAL, LOG_ON_STDERR, LogLevel, default_log_file};
 pub use station::{ConnectionId, Station, StationConfig};
-pub use vmmc_nic::{Cipher, Ciphers, CongestionControl};
+pub use vmmc_nic::{Cipher, Ciphers, CongestionControl, Ecn};

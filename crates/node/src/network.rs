@@ -1,8 +1,9 @@
 //! Datagrams on UDP sockets.
 //!
 //! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a
-//! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. Source:
-//! `UDP_SEGMENT` and `UDP_GRO` of udp(7).
+//! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. A socket
+//! has the codepoint of what it sent last: nearly all that it sends has the same. Source:
+//! `UDP_SEGMENT` and `UDP_GRO` of udp(7), `IP_TOS` and `IP_RECVTOS` of ip(7).
 
 mod port;
 
@@ -25,7 +26,7 @@ use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::{PayloadBuffer, UdpPort};
 use vmmc_host::wait::Direct;
 use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
-use vmmc_nic::{Lent, Time, Transmit};
+use vmmc_nic::{Codepoint, Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
 const ROOM: usize = 1 << 16;
@@ -90,6 +91,7 @@ struct Counters {
 /// A run that waits for room.
 struct Held {
     to: SocketAddr,
+    codepoint: Codepoint,
     bytes: Vec<u8>,
     segment: usize,
 }
@@ -97,6 +99,7 @@ struct Held {
 /// Datagrams that stand side by side and go out with one call.
 struct Run {
     to: SocketAddr,
+    codepoint: Codepoint,
     start: usize,
     end: usize,
     segment: usize,
@@ -188,6 +191,11 @@ impl<P: Port> Network<P> {
         (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, BUDGET_BYTES_LOOPBACK)
     }
 
+    /// Whether a socket can ask queues for marks, and sees those that others ask for.
+    pub(crate) fn has_codepoints(&self) -> bool {
+        self.ports.iter().any(P::has_codepoints)
+    }
+
     /// Polls the sockets up to so many times, until something comes; says whether there was
     /// anything.
     #[inline]
@@ -209,10 +217,10 @@ impl<P: Port> Network<P> {
     fn receive_from(&mut self, index: usize, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
-        let came = self.ports[index].receive(&mut self.received, polls, |from, datagram| {
+        let came = self.ports[index].receive(&mut self.received, polls, |from, codepoint, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
-            station.handle_datagram(now, from, datagram);
+            station.handle_datagram(now, from, codepoint, datagram);
             if routes.get(last).is_none_or(|r| r.address != from) {
                 stranger = Some(from);
             }
@@ -256,7 +264,7 @@ impl<P: Port> Network<P> {
             match &mut run {
                 Some(run) if self.segments && run.takes(&transmit) => run.add(transmit.len),
                 _ => {
-                    let next = Run { to_stranger: transmit.to_stranger, ..Run::one(transmit.to, at, transmit.len) };
+                    let next = Run { to_stranger: transmit.to_stranger, ..Run::one(&transmit, at, transmit.len) };
                     run.replace(next).into_iter().for_each(|run| self.flush(&run, station, now));
                 }
             }
@@ -281,13 +289,17 @@ impl<P: Port> Network<P> {
         }
         let (routes, ports, last) = (&self.routes, &self.ports, self.last);
         let mut sent = None;
-        let quickly = |to, datagram: &[u8]| {
+        let quickly = |to, codepoint, datagram: &[u8]| {
             let known = routes.get(last).filter(|route| route.address == to && route.probed);
-            sent = known.map(|route| ports[route.port].send(to, datagram, datagram.len()));
+            sent = known.map(|route| {
+                let port = &ports[route.port];
+                port.set_codepoint(codepoint);
+                port.send(to, datagram, datagram.len())
+            });
         };
         let transmit = station.try_send_inline(now, from, what, &mut self.buffer[..ROOM], quickly);
-        let Some(Transmit { to, len, .. }) = transmit else { return false };
-        let run = Run::one(to, 0, len);
+        let Some(transmit) = transmit else { return false };
+        let (run, len) = (Run::one(&transmit, 0, transmit.len), transmit.len);
         let Some(sent) = sent else {
             self.flush(&run, station, now);
             return true;
@@ -331,6 +343,7 @@ impl<P: Port> Network<P> {
         if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
             let (memory, port) = ((region, lent.offset, lent.len), &self.ports[route.port]);
+            port.set_codepoint(transmit.codepoint);
             // Only to a node of this machine: nobody else could see what the memory holds later
             // (docs/security.md).
             let splice = lent.by_reference
@@ -348,7 +361,7 @@ impl<P: Port> Network<P> {
         }
         // The first datagram on a route, and whatever goes wrong, takes the way of all others.
         let segment = station.put_in(lent, &mut self.buffer[at..at + ROOM], len);
-        self.flush(&Run::one(to, at, segment), station, now);
+        self.flush(&Run::one(&transmit, at, segment), station, now);
     }
 
     fn flush(&mut self, run: &Run, station: &mut impl Traffic, now: Time) {
@@ -366,8 +379,9 @@ impl<P: Port> Network<P> {
             // It was taken from the engine already, and has its turn when the kernel has room.
             debug_assert!(self.held.len() < HELD_RUNS_MAX);
             let bytes = self.buffer[run.start..run.end].to_vec();
-            return self.held.push_back(Held { to: run.to, bytes, segment: run.segment });
+            return self.held.push_back(Held { to: run.to, codepoint: run.codepoint, bytes, segment: run.segment });
         }
+        port.set_codepoint(run.codepoint);
         if let Err(e) = port.send(run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
@@ -403,7 +417,7 @@ impl<P: Port> Network<P> {
     /// Keeps a run, from `at` on, until the kernel has room. Nothing that is held is older.
     fn hold(&mut self, run: &Run, at: usize) {
         let bytes = self.buffer[at..run.end].to_vec();
-        self.held.push_front(Held { to: run.to, bytes, segment: run.segment });
+        self.held.push_front(Held { to: run.to, codepoint: run.codepoint, bytes, segment: run.segment });
     }
 
     /// Sends the datagrams of a run one by one; gives where the first is that found no room.
@@ -440,12 +454,15 @@ impl<P: Port> Network<P> {
     /// Sends what is held; says whether it is out of the way.
     #[cold]
     fn send_held(&mut self, station: &mut impl Traffic, now: Time) -> bool {
-        while let Some(Held { to, bytes, segment }) = self.held.pop_front() {
+        while let Some(Held { to, codepoint, bytes, segment }) = self.held.pop_front() {
             let Some(route) = self.route(to, station, now) else {
                 self.counters.send_errors += 1;
                 continue;
             };
-            let run = Run { segment, count: bytes.len().div_ceil(segment), ..Run::one(to, 0, bytes.len()) };
+            let count = bytes.len().div_ceil(segment);
+            let run =
+                Run { to, codepoint, start: 0, end: bytes.len(), segment, count, closed: false, to_stranger: false };
+            self.ports[self.routes[route].port].set_codepoint(codepoint);
             self.buffer[..run.end].copy_from_slice(&bytes);
             if run.count > 1 && !self.segments {
                 if let Some(at) = self.send_singly(&run, route) {
@@ -550,14 +567,15 @@ fn has_room_for_strangers(port: &impl Port) -> bool {
 }
 
 impl Run {
-    fn one(to: SocketAddr, start: usize, len: usize) -> Run {
-        Run { to, start, end: start + len, segment: len, count: 1, closed: false, to_stranger: false }
+    fn one(transmit: &Transmit, start: usize, len: usize) -> Run {
+        let (to, codepoint) = (transmit.to, transmit.codepoint);
+        Run { to, codepoint, start, end: start + len, segment: len, count: 1, closed: false, to_stranger: false }
     }
 
     fn takes(&self, next: &Transmit) -> bool {
         let len = next.len;
         !self.closed
-            && (self.to, self.to_stranger) == (next.to, next.to_stranger)
+            && (self.to, self.codepoint, self.to_stranger) == (next.to, next.codepoint, next.to_stranger)
             && len <= self.segment
             && self.count < UDP_SEGMENTS_MAX
             && self.end - self.start + len <= UDP_DATAGRAM_BYTES_MAX

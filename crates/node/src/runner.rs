@@ -21,7 +21,7 @@ use vmmc_host::Nanos;
 use vmmc_host::control::NodeInfo;
 use vmmc_host::fork::Owner;
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Ciphers, NodeName, Time};
+use vmmc_nic::{Ciphers, Ecn, NodeName, Time};
 
 /// A station and its sockets.
 pub(crate) struct Runner {
@@ -68,6 +68,8 @@ impl Runner {
             trust_users,
             ciphers: config.ciphers,
             congestion: config.congestion,
+            // Loopback has no queue that marks, and its sockets have quicker calls without.
+            ecn: if network.has_codepoints() { config.ecn } else { Ecn::Off },
             listen: network.addresses(),
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),

@@ -20,7 +20,7 @@ use std::time::Duration;
 use vmmc_host::limits::SIMULATED_WAITS;
 use vmmc_host::wait::{BackoffLimits, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
-use vmmc_nic::{ClusterKey, NodeName, Time};
+use vmmc_nic::{ClusterKey, Codepoint, NodeName, Time};
 use vmmc_node::station::StationError;
 use vmmc_node::{Station, StationConfig};
 
@@ -238,7 +238,7 @@ impl Cluster {
         let mut worked = false;
         while self.wire.peek().is_some_and(|Reverse(packet)| packet.at <= now.as_nanos()) {
             let Some(Reverse(mut packet)) = self.wire.pop() else { break };
-            self.nodes[packet.to].station.handle_datagram(now, packet.from, &mut packet.bytes);
+            self.nodes[packet.to].station.handle_datagram(now, packet.from, Codepoint::NotEct, &mut packet.bytes);
             worked = true;
         }
         worked

@@ -10,10 +10,12 @@ use crate::report::{table, units};
 use rustix::net::sockopt;
 use serde::Serialize;
 use std::fs::read_to_string;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 use vmmc_host::fault::Faults;
 use vmmc_host::pin::PinSpace;
+use vmmc_host::udp::{ReceiveBuffer, UdpPort};
 use vmmc_host::{Protection, Region, memory};
 
 /// How a finding is to be taken.
@@ -95,7 +97,7 @@ fn text(machine: &Machine, findings: &[Finding]) -> String {
 
 fn findings(machine: &Machine) -> Vec<Finding> {
     let mut all = vec![kernel(machine), sealed_memory(), available(), cores(machine), cipher()];
-    all.extend([udp_segments(machine), udp_buffers(), userfaultfd(), page_faults(), io_uring()]);
+    all.extend([udp_segments(machine), udp_buffers(), marks(), userfaultfd(), page_faults(), io_uring()]);
     all.extend([locked_memory(), open_files(), huge_pages(), key_file(), nodes()]);
     all.extend(tools());
     all
@@ -214,6 +216,43 @@ fn udp_buffers() -> Finding {
         ),
     )
 }
+
+/// Queues of the kernel that mark packets by themselves instead of dropping them.
+const MARKING_QUEUES: [&str; 6] = ["fq_codel", "codel", "cake", "fq_pie", "dualpi2", "pie"];
+
+/// Whether sockets can ask queues for marks and see them, and what this machine's own queues do.
+fn marks() -> Finding {
+    let about = "marks of queues (ECN)";
+    let queue = read_to_string("/proc/sys/net/core/default_qdisc").ok();
+    let queue = queue.as_deref().map_or("?", str::trim);
+    if !codepoint_arrives().unwrap_or(false) {
+        let advice = "nodes learn of full queues by losses; a container or firewall may forbid IP_TOS or clear it";
+        return note(about, format!("sockets cannot ask or do not see them; new queues are {queue}"), advice);
+    }
+    if MARKING_QUEUES.contains(&queue) {
+        return good(about, format!("sockets ask and see them; new queues are {queue}, which marks"));
+    }
+    let advice = "where this machine is the bottleneck a queue that marks loses fewer packets: \
+                  `sysctl -w net.core.default_qdisc=fq_codel` as root, for interfaces that come up later";
+    note(about, format!("sockets ask and see them; new queues are {queue}, which does not mark"), advice)
+}
+
+/// Sends itself a datagram that asks for marks; whether it arrives so.
+fn codepoint_arrives() -> std::io::Result<bool> {
+    let ect0 = vmmc_node::Ecn::Classic.codepoint().bits();
+    let mut port = UdpPort::bind((Ipv4Addr::UNSPECIFIED, 0).into(), 1 << 16)?;
+    port.set_class(ect0);
+    port.send((Ipv4Addr::LOCALHOST, port.local_addr().port()).into(), b"ECN", 3)?;
+    let (mut class, mut buffer) = (0, ReceiveBuffer::new());
+    let end = Instant::now() + MARK_PATIENCE;
+    while class == 0 && Instant::now() < end {
+        buffer.receive(&mut port, 1, |_, came, datagram| class = if datagram == b"ECN" { came } else { class })?;
+    }
+    Ok(class == ect0)
+}
+
+/// How long a datagram to this machine itself is waited for.
+const MARK_PATIENCE: Duration = Duration::from_millis(50);
 
 fn userfaultfd() -> Finding {
     let about = "demand pinning";

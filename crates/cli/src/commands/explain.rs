@@ -64,11 +64,15 @@ fn congestion(peer: &PeerInfo) -> Vec<Vec<String>> {
     let (pace, bandwidth) =
         (known(peer.pace_bytes_per_s, &units::rate), known(peer.bandwidth_bytes_per_s, &units::rate));
     let (rtt, shortest) = (known(peer.rtt_ns, &units::time), known(peer.shortest_ns, &units::time));
+    let marks = match peer.counters.iter().find(|(name, _)| name == "marked_out") {
+        Some((_, count)) if *count > 0 => format!("{}, {count} came", peer.marks),
+        _ => peer.marks.clone(),
+    };
     let lines = [
         ["control", &peer.congestion, "bandwidth", &bandwidth],
         ["window", &window, "round trip", &rtt],
         ["under way", &under_way, "shortest", &shortest],
-        ["pace", &pace, "", ""],
+        ["pace", &pace, "marks", &marks],
     ];
     lines.map(|line| line.map(String::from).to_vec()).to_vec()
 }

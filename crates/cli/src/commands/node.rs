@@ -58,6 +58,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     };
     config.ciphers = options.cipher;
     config.congestion = options.congestion;
+    config.ecn = options.ecn;
     config.serve = options.serve.clone();
     // By the kernel's name for it: it is found also when the file has been replaced since.
     let own = || PathBuf::from("/proc/self/exe");
@@ -184,6 +185,7 @@ fn describe(info: &NodeInfo) -> String {
             cipher,
             rtt,
             if p.congestion.is_empty() { "-".to_string() } else { p.congestion.clone() },
+            if p.marks.is_empty() { "-".to_string() } else { p.marks.clone() },
             units::size(p.window_bytes),
             if p.pace_bytes_per_s == 0 { String::new() } else { units::rate(p.pace_bytes_per_s as f64) },
             units::size(p.in_flight_bytes),
@@ -191,7 +193,7 @@ fn describe(info: &NodeInfo) -> String {
     });
     section(
         &mut out,
-        &["peer", "address", "state", "cipher", "rtt", "congestion", "window", "pace", "in flight"],
+        &["peer", "address", "state", "cipher", "rtt", "congestion", "marks", "window", "pace", "in flight"],
         peers,
         4,
     );

@@ -22,7 +22,16 @@ pub struct ReceiveBuffer {
 struct Came {
     len: usize,
     from: SocketAddr,
-    segment_bytes: usize,
+    told: Told,
+}
+
+/// What control messages tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    /// Bytes of each datagram, if the kernel joined several.
+    segment_bytes: Option<usize>,
+    /// Traffic class of all of them: the kernel joins only those that have the same.
+    class: u8,
 }
 
 impl ReceiveBuffer {
@@ -35,7 +44,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Receives once and gives each datagram of that to `each`. When nothing is there it polls
+    /// Receives once and gives each datagram of that to `each`, with its sender and its traffic
+    /// class: 0 where the socket has [none](UdpPort::has_classes). When nothing is there it polls
     /// again, `polls` times in all; false: nothing came. A single datagram that comes after an
     /// empty poll may be left in the kernel's queue until the next call or [`UdpPort::release`]:
     /// the caller that waits for it need not wait until the kernel has freed its memory too.
@@ -44,7 +54,7 @@ impl ReceiveBuffer {
         &mut self,
         port: &mut UdpPort,
         polls: u32,
-        mut each: impl FnMut(SocketAddr, &mut [u8]),
+        mut each: impl FnMut(SocketAddr, u8, &mut [u8]),
     ) -> io::Result<bool> {
         port.release();
         if !port.joins {
@@ -59,8 +69,9 @@ impl ReceiveBuffer {
         }
         port.peek = if came.is_some() { PeekState::Taken } else { PeekState::Empty };
         let Some(came) = came else { return Ok(false) };
-        for datagram in self.bytes[..came.len].chunks_mut(came.segment_bytes) {
-            each(came.from, datagram);
+        let segment_bytes = came.told.segment_bytes.unwrap_or(came.len).max(1);
+        for datagram in self.bytes[..came.len].chunks_mut(segment_bytes) {
+            each(came.from, came.told.class, datagram);
         }
         Ok(true)
     }
@@ -72,7 +83,7 @@ impl ReceiveBuffer {
         &mut self,
         port: &mut UdpPort,
         polls: u32,
-        mut each: impl FnMut(SocketAddr, &mut [u8]),
+        mut each: impl FnMut(SocketAddr, u8, &mut [u8]),
     ) -> io::Result<bool> {
         let buffer = &mut self.bytes[..];
         let mut left = polls;
@@ -95,7 +106,7 @@ impl ReceiveBuffer {
             Ok((len, _, from)) => {
                 // A sender without an address is nobody to answer to.
                 if let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) {
-                    each(from, &mut buffer[..len]);
+                    each(from, 0, &mut buffer[..len]);
                 }
                 Ok(true)
             }
@@ -122,12 +133,12 @@ impl ReceiveBuffer {
             return nothing_there(Errno::from_io_error(&error).unwrap_or(Errno::IO)).map(|()| None);
         };
         let len = got.min(BUFFER_BYTES);
-        let segment_bytes = joined_segment(&header).unwrap_or(len).max(1);
+        let told = told(&header);
         // A sender whose address is of neither family cannot be answered: its datagram counts as
         // empty.
         let from = self.name.address();
         let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Ok(Some(Came { len: if from.is_some() { len } else { 0 }, from: from.unwrap_or(none), segment_bytes }))
+        Ok(Some(Came { len: if from.is_some() { len } else { 0 }, from: from.unwrap_or(none), told }))
     }
 }
 
@@ -150,19 +161,30 @@ fn nothing_there(error: Errno) -> io::Result<()> {
     }
 }
 
-/// Segment size, if the kernel joined several datagrams.
-fn joined_segment(message: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel has filled the control buffer and set its length; the walk stays inside,
-    // and the value of UDP_GRO is an int.
+/// What the control messages of a receive say.
+#[inline]
+fn told(message: &libc::msghdr) -> Told {
+    let mut told = Told::default();
+    // SAFETY: the kernel has filled the control buffer and set its length; the walk stays inside.
+    // The value of UDP_GRO and that of IPV6_TCLASS is an int, that of IP_TOS a byte, so each read
+    // is of bytes that the kernel has written.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_UDP && (*header).cmsg_type == libc::UDP_GRO {
-                let size = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
-                return usize::try_from(size).ok().filter(|&n| n > 0);
+            let value = libc::CMSG_DATA(header);
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    let size = value.cast::<libc::c_int>().read_unaligned();
+                    told.segment_bytes = usize::try_from(size).ok().filter(|&n| n > 0);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => told.class = value.read(),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    told.class = value.cast::<libc::c_int>().read_unaligned() as u8;
+                }
+                _ => {}
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
-    None
+    told
 }

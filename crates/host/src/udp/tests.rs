@@ -13,7 +13,7 @@ fn receive_all(port: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
     let (mut buffer, mut all) = (ReceiveBuffer::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
     while all.len() < count && Instant::now() < end {
-        buffer.receive(port, 1, |_, bytes| all.push(bytes.to_vec())).unwrap();
+        buffer.receive(port, 1, |_, _, bytes| all.push(bytes.to_vec())).unwrap();
     }
     all
 }
@@ -27,7 +27,7 @@ fn datagrams_keep_their_borders_and_their_sender() {
     b.send(a.local_addr(), b"back", 4).unwrap();
     let mut from = None;
     while from.is_none() {
-        ReceiveBuffer::new().receive(&mut a, 1, |sender, _| from = Some(sender)).unwrap();
+        ReceiveBuffer::new().receive(&mut a, 1, |sender, _, _| from = Some(sender)).unwrap();
     }
     assert_eq!(from, Some(b.local_addr()));
 }
@@ -36,7 +36,7 @@ fn datagrams_keep_their_borders_and_their_sender() {
 fn a_receive_polls_as_often_as_asked_and_finds_what_comes_meanwhile() {
     let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
     let to = b.local_addr();
-    assert!(!buffer.receive(&mut b, 1_000, |_, _| panic!("nothing was sent")).unwrap());
+    assert!(!buffer.receive(&mut b, 1_000, |_, _, _| panic!("nothing was sent")).unwrap());
     let mut came = Vec::new();
     let found = std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -44,7 +44,7 @@ fn a_receive_polls_as_often_as_asked_and_finds_what_comes_meanwhile() {
             a.send(to, b"late", 4).unwrap();
         });
         // So many polls take seconds: one call finds it.
-        buffer.receive(&mut b, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+        buffer.receive(&mut b, 10_000_000, |_, _, bytes| came.extend_from_slice(bytes)).unwrap()
     });
     assert_eq!((found, &came[..]), (true, &b"late"[..]));
 }
@@ -56,7 +56,7 @@ fn a_datagram_that_was_awaited_leaves_the_queue_later_and_comes_once() {
     let queued = |port: &UdpPort| rustix::io::ioctl_fionread(port).unwrap();
     let mut receive = |port: &mut UdpPort| {
         let mut came = Vec::new();
-        buffer.receive(port, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
+        buffer.receive(port, 1, |_, _, bytes| came.push(bytes.to_vec())).unwrap();
         came
     };
     assert!(receive(&mut b).is_empty(), "nothing was sent");
@@ -176,6 +176,56 @@ fn a_peer_that_is_not_there_is_no_error_of_a_receive() {
     let mut buffer = ReceiveBuffer::new();
     for _ in 0..20 {
         let _ = a.send(gone, b"x", 1);
-        assert!(!buffer.receive(&mut a, 1, |_, _| {}).unwrap());
+        assert!(!buffer.receive(&mut a, 1, |_, _, _| {}).unwrap());
     }
+}
+
+fn any(v6: bool) -> UdpPort {
+    let ip: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    UdpPort::bind((ip, 0).into(), 1 << 20).unwrap()
+}
+
+#[test]
+fn traffic_classes_arrive_with_what_was_sent_after_they_were_set() {
+    let near = |port: &UdpPort, ip: IpAddr| SocketAddr::from((ip, port.local_addr().port()));
+    // IPv4, IPv6, and IPv4 to a socket of IPv6.
+    let kinds = [
+        (false, false, IpAddr::from(Ipv4Addr::LOCALHOST)),
+        (true, true, Ipv6Addr::LOCALHOST.into()),
+        (false, true, Ipv4Addr::LOCALHOST.into()),
+    ];
+    for (from, to, ip) in kinds {
+        let (sender, mut receiver) = (any(from), any(to));
+        assert!(sender.has_classes() && receiver.has_classes());
+        let address = near(&receiver, ip);
+        let mut came = Vec::new();
+        for class in [0b10, 0b01, 0, 0b11, 0b10] {
+            sender.set_class(class);
+            sender.send(address, b"one alone", 9).unwrap();
+            // Cut up by the kernel, and joined again.
+            sender.send(address, &[class; 2_500], 1_000).unwrap();
+            came.push((class, b"one alone".to_vec()));
+            came.extend([1_000, 1_000, 500].map(|len| (class, vec![class; len])));
+        }
+        let (mut buffer, mut all) = (ReceiveBuffer::new(), Vec::new());
+        let end = Instant::now() + Duration::from_secs(20);
+        while all.len() < came.len() && Instant::now() < end {
+            buffer.receive(&mut receiver, 1, |_, class, bytes| all.push((class, bytes.to_vec()))).unwrap();
+        }
+        assert_eq!(all, came, "to {address}");
+    }
+}
+
+#[test]
+fn a_socket_of_loopback_has_no_classes() {
+    let (sender, mut receiver) = (any(false), loopback());
+    assert!(!receiver.has_classes());
+    receiver.set_class(0b10);
+    sender.set_class(0b10);
+    sender.send(receiver.local_addr(), b"with one", 8).unwrap();
+    let mut classes = Vec::new();
+    while classes.is_empty() {
+        ReceiveBuffer::new().receive(&mut receiver, 1, |_, class, _| classes.push(class)).unwrap();
+    }
+    assert_eq!(classes, [0]);
 }

@@ -12,7 +12,7 @@ use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::{ReceiveBuffer, UdpPort, Way, way_to};
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Lent, Time, Transmit};
+use vmmc_nic::{Codepoint, Lent, Time, Transmit};
 
 /// A UDP socket; see [`UdpPort`] for what each call promises.
 pub(crate) trait Port: AsFd + Sized {
@@ -24,12 +24,14 @@ pub(crate) trait Port: AsFd + Sized {
     fn sends_segments(&self) -> bool;
     fn receive_buffer_bytes(&self) -> usize;
     fn send_queue_bytes(&self) -> io::Result<(usize, usize)>;
+    fn has_codepoints(&self) -> bool;
+    fn set_codepoint(&self, codepoint: Codepoint);
     fn release(&mut self);
     fn receive(
         &mut self,
         buffer: &mut Self::Received,
         polls: u32,
-        each: impl FnMut(SocketAddr, &mut [u8]),
+        each: impl FnMut(SocketAddr, Codepoint, &mut [u8]),
     ) -> io::Result<bool>;
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()>;
     fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()>;
@@ -69,6 +71,15 @@ impl Port for UdpPort {
         UdpPort::send_queue_bytes(self)
     }
 
+    fn has_codepoints(&self) -> bool {
+        UdpPort::has_classes(self)
+    }
+
+    #[inline]
+    fn set_codepoint(&self, codepoint: Codepoint) {
+        UdpPort::set_class(self, codepoint.bits());
+    }
+
     #[inline]
     fn release(&mut self) {
         UdpPort::release(self);
@@ -79,9 +90,9 @@ impl Port for UdpPort {
         &mut self,
         buffer: &mut ReceiveBuffer,
         polls: u32,
-        each: impl FnMut(SocketAddr, &mut [u8]),
+        mut each: impl FnMut(SocketAddr, Codepoint, &mut [u8]),
     ) -> io::Result<bool> {
-        buffer.receive(self, polls, each)
+        buffer.receive(self, polls, |from, class, datagram| each(from, Codepoint::of_class(class), datagram))
     }
 
     #[inline]
@@ -118,7 +129,7 @@ impl Port for UdpPort {
 /// The side that has datagrams to send and takes those that come; see [`Station`] for what each
 /// call promises.
 pub(crate) trait Traffic {
-    fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]);
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]);
     fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;
     fn try_send_inline(
         &mut self,
@@ -126,7 +137,7 @@ pub(crate) trait Traffic {
         from: ConnectionId,
         what: &Direct<'_>,
         buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
+        send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit>;
     fn lent_region(&self, lent: &Lent) -> Option<&Region>;
     fn end_of_loan(&self);
@@ -136,8 +147,8 @@ pub(crate) trait Traffic {
 
 impl Traffic for Station {
     #[inline]
-    fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
-        Station::handle_datagram(self, now, from, datagram);
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
+        Station::handle_datagram(self, now, from, codepoint, datagram);
     }
 
     #[inline]
@@ -152,7 +163,7 @@ impl Traffic for Station {
         from: ConnectionId,
         what: &Direct<'_>,
         buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
+        send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit> {
         Station::try_send_inline(self, now, from, what, buf, send)
     }

@@ -525,7 +525,7 @@ fn what_was_left_in_a_socket_does_not_end_a_sleep() {
         let mut polled = [rustix::event::PollFd::new(&*epoll, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
     };
-    let receive = |network: &mut Network| network.ports[0].receive(&mut network.received, 1, |_, _| {}).unwrap();
+    let receive = |network: &mut Network| network.ports[0].receive(&mut network.received, 1, |_, _, _| {}).unwrap();
     assert!(!receive(&mut network));
     let other = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     other.send_to(b"awaited", network.addresses()[0]).unwrap();
@@ -533,4 +533,52 @@ fn what_was_left_in_a_socket_does_not_end_a_sleep() {
     assert!(readable(), "it is left there while nobody sleeps");
     assert!(network.arm(true));
     assert!(!readable());
+}
+
+#[test]
+fn each_datagram_goes_out_with_its_codepoint_also_after_a_wait() {
+    let mut world = World::with_path(peer(1));
+    let codepoints = || kernel(|kernel| kernel.out.iter().map(|out| out.codepoint).collect::<Vec<_>>());
+    world.queue(peer(1), 1..3);
+    world.engine.codepoint = Codepoint::Ect0;
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    world.engine.codepoint = Codepoint::NotEct;
+    world.queue(peer(1), 3..4);
+    world.network.transmit(&mut world.engine, world.now);
+    assert_eq!(codepoints(), [Codepoint::Ect0, Codepoint::Ect0, Codepoint::NotEct]);
+    numbers_out();
+    world.engine.codepoint = Codepoint::Ect1;
+    world.queue(peer(1), 4..5);
+    assert!(world.send_inline());
+    assert_eq!(codepoints(), [Codepoint::Ect1]);
+}
+
+#[test]
+fn codepoints_arrive_through_real_sockets() {
+    let bind = || {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        Network::<UdpPort>::bind(&[SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))], epoll).unwrap()
+    };
+    let (mut sender, mut receiver) = (bind(), bind());
+    assert!(sender.has_codepoints() && receiver.has_codepoints());
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, receiver.addresses()[0].port()));
+    let (mut engine, mut came, now) = (Engine::default(), Engine::default(), Time::from_nanos(1));
+    let sent = [Codepoint::Ect0, Codepoint::NotEct, Codepoint::Ect1, Codepoint::Ect0];
+    let mut expected = Vec::new();
+    for (codepoint, number) in sent.into_iter().zip([0, 10, 20, 30]) {
+        engine.codepoint = codepoint;
+        // Several of a size are one send, and come as one.
+        engine.queue(to, number..number + 5, 1_200);
+        sender.transmit(&mut engine, now);
+        expected.extend([codepoint; 5]);
+    }
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while came.came.len() < expected.len() && std::time::Instant::now() < end {
+        receiver.receive(&mut came, now, 1);
+    }
+    assert_eq!(came.came_with, expected);
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let near = Network::<UdpPort>::bind(&[loopback], Arc::clone(&sender.epoll)).unwrap();
+    assert!(!near.has_codepoints());
 }

@@ -293,6 +293,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         hint: peer.hint.map_or_else(String::new, |hint| super::refusal::rejection(hint).to_string()),
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
         congestion: congestion.map_or_else(String::new, |c| format!("{}, {}", c.control, c.state)),
+        marks: peer.ecn.map_or_else(String::new, |ecn| ecn.to_string()),
         window_bytes: peer.window_bytes as u64,
         pace_bytes_per_s: congestion.and_then(|c| c.pace).unwrap_or(0),
         bandwidth_bytes_per_s: congestion.and_then(|c| c.bandwidth).unwrap_or(0),

@@ -59,7 +59,7 @@ use std::os::fd::OwnedFd;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::{Channel, Nanos, Region};
-use vmmc_nic::{Config, Ecn, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_nic::{Codepoint, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Why a station or a connection to it cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,8 +172,7 @@ impl Station {
         engine.trust_users = config.trust_users;
         engine.ciphers = config.ciphers;
         engine.congestion = config.congestion;
-        // Its sockets neither send nor read codepoints.
-        engine.ecn = Ecn::Off;
+        engine.ecn = config.ecn;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         engine.messages = config.talks();
@@ -389,9 +388,9 @@ impl Station {
 
     /// A datagram came. It is decrypted in place.
     #[inline]
-    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
         self.progress += 1;
-        self.engine.handle_datagram(now, from, datagram, &mut self.memory);
+        self.engine.handle_datagram_with(now, from, codepoint, datagram, &mut self.memory);
         while let Some((peer, message)) = self.engine.poll_message() {
             self.handle_message(now, peer, &message);
         }

@@ -18,8 +18,8 @@ use vmmc_host::wait::Direct;
 use vmmc_nic::TokenPart;
 use vmmc_nic::limits::GATHER_RANGES_MAX;
 use vmmc_nic::{
-    AtomicOp, ByteRange, Command, Cookie, Dma, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time,
-    Transmit,
+    AtomicOp, ByteRange, Codepoint, Command, Cookie, Dma, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef,
+    Source, Time, Transmit,
 };
 use vmmc_utlb::Pages;
 
@@ -55,7 +55,7 @@ impl Station {
         from: ConnectionId,
         what: &Direct<'_>,
         buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
+        send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit> {
         let connection = self.connections.get_mut(from.index)?.as_mut().filter(|c| c.number == from.number)?;
         let process = connection.process.as_mut().filter(|process| process.may_pass_ring())?;
@@ -75,8 +75,7 @@ impl Station {
             }
             Direct::Request(_) => return None,
         };
-        let transmit =
-            self.engine.try_send_inline(now, process.id, command, buf, |to, _, datagram| send(to, datagram))?;
+        let transmit = self.engine.try_send_inline(now, process.id, command, buf, send)?;
         match *what {
             Direct::Send { import, data, .. } => process.count(import, Some(data.len() as u64), None),
             Direct::Request(raw) => hold(process, raw),

@@ -4,7 +4,7 @@ use super::pins;
 use crate::config::{Serve, UtlbConfig};
 use std::net::SocketAddr;
 use std::time::Duration;
-use vmmc_nic::{Ciphers, ClusterKey, Config, CongestionControl, NodeName};
+use vmmc_nic::{Ciphers, ClusterKey, Config, CongestionControl, Ecn, NodeName};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct StationConfig {
     pub ciphers: Ciphers,
     /// How it decides what may be under way to a peer.
     pub congestion: CongestionControl,
+    /// See [`Config`].
+    pub ecn: Ecn,
     /// Which users of the machine it serves.
     pub serve: Serve,
     /// Whether peers are believed whose process asks; see [`Config::trust_users`].
@@ -51,6 +53,7 @@ impl StationConfig {
             trust_users: true,
             ciphers: Ciphers::Any,
             congestion: defaults.congestion,
+            ecn: defaults.ecn,
             listen: Vec::new(),
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,

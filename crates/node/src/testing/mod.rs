@@ -57,7 +57,12 @@ impl World {
             while let Some(transmit) = self.stations[i].poll_transmit(self.now, &mut self.buffer) {
                 let to = (0..self.stations.len()).find(|&j| address(j) == transmit.to);
                 if let Some(j) = to {
-                    self.stations[j].handle_datagram(self.now, address(i), &mut self.buffer[..transmit.len]);
+                    self.stations[j].handle_datagram(
+                        self.now,
+                        address(i),
+                        transmit.codepoint,
+                        &mut self.buffer[..transmit.len],
+                    );
                 }
             }
         }

@@ -34,6 +34,7 @@ pub(super) struct Out {
     pub(super) socket: usize,
     pub(super) to: SocketAddr,
     pub(super) how: How,
+    pub(super) codepoint: Codepoint,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -117,6 +118,7 @@ pub(super) struct FakePort {
     number: usize,
     local: SocketAddr,
     fd: OwnedFd,
+    codepoint: Cell<Codepoint>,
 }
 
 impl FakePort {
@@ -126,7 +128,7 @@ impl FakePort {
             kernel.coming.push(VecDeque::new());
             kernel.sockets.len() - 1
         });
-        FakePort { number, local, fd: eventfd(0, EventfdFlags::CLOEXEC).unwrap() }
+        FakePort { number, local, fd: eventfd(0, EventfdFlags::CLOEXEC).unwrap(), codepoint: Cell::default() }
     }
 
     fn take(&self, to: SocketAddr, how: How, datagrams: Vec<Vec<u8>>) -> io::Result<()> {
@@ -134,7 +136,8 @@ impl FakePort {
         kernel(|kernel| {
             kernel.sends.push(datagrams.len());
             kernel.script.pop_front().unwrap_or(Ok(()))?;
-            kernel.out.extend(datagrams.into_iter().map(|bytes| Out { socket: self.number, to, how, bytes }));
+            let (socket, codepoint) = (self.number, self.codepoint.get());
+            kernel.out.extend(datagrams.into_iter().map(|bytes| Out { socket, to, how, codepoint, bytes }));
             Ok(())
         })
     }
@@ -176,11 +179,24 @@ impl Port for FakePort {
         Ok(kernel(|kernel| kernel.queue)?)
     }
 
+    fn has_codepoints(&self) -> bool {
+        !self.local.ip().is_loopback()
+    }
+
+    fn set_codepoint(&self, codepoint: Codepoint) {
+        self.codepoint.set(codepoint);
+    }
+
     fn release(&mut self) {}
 
-    fn receive(&mut self, (): &mut (), _: u32, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<bool> {
+    fn receive(
+        &mut self,
+        (): &mut (),
+        _: u32,
+        mut each: impl FnMut(SocketAddr, Codepoint, &mut [u8]),
+    ) -> io::Result<bool> {
         let Some(came) = kernel(|kernel| kernel.coming[self.number].pop_front()) else { return Ok(false) };
-        came?.into_iter().for_each(|(from, mut bytes)| each(from, &mut bytes));
+        came?.into_iter().for_each(|(from, mut bytes)| each(from, Codepoint::NotEct, &mut bytes));
         Ok(true)
     }
 
@@ -242,6 +258,9 @@ pub(super) struct Engine {
     pub(super) loans: Cell<u32>,
     pub(super) path_sizes: Vec<(SocketAddr, usize)>,
     pub(super) came: Vec<Vec<u8>>,
+    pub(super) came_with: Vec<Codepoint>,
+    /// What it wants its datagrams to go out with.
+    pub(super) codepoint: Codepoint,
 }
 
 impl Engine {
@@ -253,15 +272,16 @@ impl Engine {
 }
 
 impl Traffic for Engine {
-    fn handle_datagram(&mut self, _: Time, _: SocketAddr, datagram: &mut [u8]) {
+    fn handle_datagram(&mut self, _: Time, _: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
+        self.came_with.push(codepoint);
         self.came.push(datagram.to_vec());
     }
 
     fn poll_transmit_lending(&mut self, _: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
-        let Next { to, bytes, to_stranger, lent } = self.queue.pop_front()?;
+        let (codepoint, Next { to, bytes, to_stranger, lent }) = (self.codepoint, self.queue.pop_front()?);
         let Some((at, len)) = lent else {
             buf[..bytes.len()].copy_from_slice(&bytes);
-            return Some((Transmit { to, len: bytes.len(), codepoint: Codepoint::NotEct, to_stranger }, None));
+            return Some((Transmit { to, len: bytes.len(), codepoint, to_stranger }, None));
         };
         if let Some(region) = &self.region {
             region.write(0, &bytes[at..at + len]).unwrap();
@@ -270,7 +290,7 @@ impl Traffic for Engine {
         buf[..rest.len()].copy_from_slice(&rest);
         let memory = RegionRef { process: ProcessId(0), region: RegionId(0) };
         let lent = Lent { at, memory, offset: 0, len, by_reference: true };
-        Some((Transmit { to, len: rest.len(), codepoint: Codepoint::NotEct, to_stranger }, Some(lent)))
+        Some((Transmit { to, len: rest.len(), codepoint, to_stranger }, Some(lent)))
     }
 
     fn try_send_inline(
@@ -279,12 +299,12 @@ impl Traffic for Engine {
         _: ConnectionId,
         _: &Direct<'_>,
         buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
+        send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit> {
-        let Next { to, bytes, to_stranger, .. } = self.queue.pop_front()?;
+        let (codepoint, Next { to, bytes, to_stranger, .. }) = (self.codepoint, self.queue.pop_front()?);
         buf[..bytes.len()].copy_from_slice(&bytes);
-        send(to, &buf[..bytes.len()]);
-        Some(Transmit { to, len: bytes.len(), codepoint: Codepoint::NotEct, to_stranger })
+        send(to, codepoint, &buf[..bytes.len()]);
+        Some(Transmit { to, len: bytes.len(), codepoint, to_stranger })
     }
 
     fn lent_region(&self, _: &Lent) -> Option<&Region> {
