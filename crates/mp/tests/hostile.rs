@@ -131,6 +131,55 @@ fn who_claims_a_place_that_is_taken_is_not_believed() {
     assert_eq!((gone, misbehaved), (None, 8));
 }
 
+/// Members are told apart by who greets first: a process of the same user that is there before the
+/// member is that member for the other one, who counts the second greeting. The member's messages
+/// are not taken for those of anybody else, and the first one's own calls go on.
+#[test]
+fn who_greets_first_is_the_member_and_the_second_greeting_is_counted() {
+    let (nodes, name) = (Nodes::start(1), unique("first"));
+    std::thread::scope(|scope| {
+        let messages = nodes.member(&name, 0, 3);
+        let world = messages.world();
+        let impostor = scope.spawn(|| {
+            let session = nodes.attach(0);
+            let mut to = session.connect(&format!("mp.{name}.0")).wait(LONG).open().expect("it lets us in");
+            hello(&mut to);
+            say(&mut to, Said::Eager { context: 0, tag: 1, inline: b"the first" });
+            (session, to)
+        });
+        let mut bytes = [0; 16];
+        let status = world.receive(Select::from(HOSTILE).tag(1), &mut bytes).expect("it comes");
+        assert_eq!(&bytes[..status.len as usize], b"the first");
+        let _stays = impostor.join().expect("it has said all");
+        let member = scope.spawn(|| {
+            let messages = nodes.member(&name, HOSTILE, 3);
+            messages.world().send(0, 1, b"the member").expect("it is sent");
+            messages
+        });
+        let until = std::time::Instant::now() + LONG;
+        while messages.counts().expect("they are ours").misbehaved < 2 {
+            assert!(std::time::Instant::now() < until, "the member greets, and is counted");
+            messages.poll().expect("all is well");
+        }
+        let _stays = member.join().expect("it has sent its message");
+        assert_eq!(world.try_probe(Select::from(HOSTILE)), Ok(None));
+        world.send(0, 8, b"").expect("it is sent");
+        world.receive(Select::from(0).tag(8), &mut [0; 0]).expect("it comes");
+    });
+}
+
+/// Why no secret would prove a greeting: a process of the same user reads what another one has.
+#[test]
+fn processes_of_one_user_read_each_others_environment() {
+    let secret = format!("VMMC_TEST_SECRET={}", unique("secret"));
+    let (name, value) = secret.split_once('=').expect("it has both");
+    let mut member = std::process::Command::new("sleep").arg("60").env(name, value).spawn().expect("it starts");
+    let environment = std::fs::read(format!("/proc/{}/environ", member.id())).expect("it is ours");
+    member.kill().expect("it is there");
+    member.wait().expect("it ends");
+    assert!(environment.split(|byte| *byte == 0).any(|entry| entry == secret.as_bytes()));
+}
+
 /// The same of a lie that is there before the receive that it is told to.
 #[test]
 fn a_lie_that_is_there_is_not_received() {
