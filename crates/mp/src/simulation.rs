@@ -220,13 +220,14 @@ pub fn run(seed: u64) -> Result<Totals, String> {
 /// # Errors
 /// What did not hold, and when.
 pub fn run_with(seed: u64, planted: Option<Planted>) -> Result<Totals, String> {
-    run_of(seed, planted, seed % 2 == 1)
+    let collective = seed % 2 == 1;
+    run_of(seed, planted, collective, if collective { STEPS_COLLECTIVE } else { STEPS })
 }
 
-/// The same, with collective calls or without.
-fn run_of(seed: u64, planted: Option<Planted>, collective: bool) -> Result<Totals, String> {
+/// The same, with collective calls or without, and of so many steps.
+fn run_of(seed: u64, planted: Option<Planted>, collective: bool, steps: u64) -> Result<Totals, String> {
     let mut run = Run::new(seed, planted, collective);
-    for step in 0..if collective { STEPS_COLLECTIVE } else { STEPS } {
+    for step in 0..steps {
         run.step().map_err(|why| format!("step {step}: {why}"))?;
         run.totals.steps += 1;
     }

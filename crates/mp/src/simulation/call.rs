@@ -2,7 +2,7 @@
 //!
 //! Invariant: its memory is its caller's, who is here only when it looks.
 
-use super::model::{MessageId, ReceiveId};
+use super::model::{MessageId, ReceiveId, Turn};
 use super::network::{Own, Place};
 use super::port::Granted;
 use crate::error::MpError;
@@ -25,7 +25,7 @@ pub(super) struct Call {
     pub(super) error: Option<MpError>,
     /// The thread that makes it for a collective call, and which of the list that is.
     pub(super) lane: Option<usize>,
-    pub(super) turn: Option<usize>,
+    pub(super) turn: Option<Turn>,
 }
 
 impl Call {

@@ -7,7 +7,7 @@
 use super::Planted;
 use super::call::{Call, bytes_of};
 use super::member::{Checked, Member};
-use super::model::Stage;
+use super::model::{Stage, Turn};
 use super::network::{MS, Own};
 use super::plan::{Made, Planned, What};
 use super::port::{Given, Granted, Running, Step, Wish};
@@ -39,6 +39,8 @@ struct Lane {
     /// The call of the list that is under way, or the next one.
     at: usize,
     running: Option<Running>,
+    /// What kind of a call that is.
+    kind: u64,
     /// Since when it wants what it wants now.
     since: u64,
 }
@@ -128,7 +130,7 @@ impl Member {
             let makes = matches!(made.what, What::Duplicate | What::Split) && members[0] == self.rank;
             let new = if makes { self.engine.state.new_number() } else { None };
             let running = Running::new(number, members, self.rank, call, made, new);
-            self.lanes.lanes[lane].running = Some(running);
+            (self.lanes.lanes[lane].running, self.lanes.lanes[lane].kind) = (Some(running), made.what.kind() as u64);
             self.goes_on(lane, None)?;
         }
         self.learn()
@@ -188,7 +190,7 @@ impl Member {
 
     /// Begins what a call wants. None: that waits.
     fn begins_wish(&mut self, lane: usize, mut wish: Wish) -> Result<Option<Granted>, String> {
-        let turn = Some(self.lanes.lanes[lane].at);
+        let turn = Some((self.lanes.lanes[lane].at, self.lanes.lanes[lane].kind));
         if let Some(granted) = self.tampers(&mut wish, turn) {
             return Ok(Some(granted));
         }
@@ -232,7 +234,7 @@ impl Member {
     }
 
     /// Does to a call what the library does not.
-    fn tampers(&mut self, wish: &mut Wish, turn: Option<usize>) -> Option<Granted> {
+    fn tampers(&mut self, wish: &mut Wish, turn: Option<Turn>) -> Option<Granted> {
         let mut world = self.net.world();
         let planted = world.planted?;
         let each = if planted == Planted::Extra { 60 } else { 10 };

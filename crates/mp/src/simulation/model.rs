@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(super) type MessageId = usize;
 pub(super) type ReceiveId = usize;
+/// A collective call: its place on the list, and what kind of a call the member makes.
+pub(super) type Turn = (usize, u64);
 
 /// Where a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(super) struct Sent {
     pub(super) len: u64,
     pub(super) stage: Stage,
     /// Of which collective call it is, and then its bytes.
-    turn: Option<usize>,
+    turn: Option<Turn>,
     bytes: Option<Shown>,
     /// It has gone at once.
     eager: bool,
@@ -59,7 +61,7 @@ pub(super) struct Posted {
     pub(super) pattern: Pattern,
     room: u64,
     /// Of which collective call it is.
-    turn: Option<usize>,
+    turn: Option<Turn>,
     pub(super) got: Option<MessageId>,
 }
 
@@ -127,7 +129,7 @@ impl Model {
     }
 
     /// The same, of these bytes, for a collective call.
-    pub(super) fn begins_of(&mut self, envelope: Envelope, to: u32, bytes: Vec<u8>, turn: Option<usize>) -> MessageId {
+    pub(super) fn begins_of(&mut self, envelope: Envelope, to: u32, bytes: Vec<u8>, turn: Option<Turn>) -> MessageId {
         let (len, bytes) = (bytes.len() as u64, Some(Shown(bytes)));
         self.begins_a(Sent { envelope, to, len, stage: Stage::Queued, turn, bytes, eager: false, given_up: false })
     }
@@ -249,7 +251,7 @@ impl Model {
     }
 
     /// The same, for a collective call.
-    pub(super) fn posts_of(&mut self, rank: u32, pattern: Pattern, room: u64, turn: Option<usize>) -> ReceiveId {
+    pub(super) fn posts_of(&mut self, rank: u32, pattern: Pattern, room: u64, turn: Option<Turn>) -> ReceiveId {
         let id = self.receives.len();
         let waiting = self.waiting.entry(rank).or_default();
         let sent = &mut self.sent;

@@ -94,7 +94,7 @@ impl Running {
         let at = port.clone();
         let run = async move {
             let (calls, count) = (&*at, members.len());
-            let turn = Turn { calls, context: 2 * number + 1, members: &members, call: tag(made.what), own, count };
+            let turn = Turn { calls, context: 2 * number + 1, members: &members, call: made.what.kind(), own, count };
             runs(turn, call, made, new, member).await
         };
         Running { port, call: Box::pin(run) }
@@ -110,18 +110,20 @@ impl Running {
     }
 }
 
-/// What the messages of a call are called: as the calls of a group say it.
-fn tag(what: What) -> Call {
-    match what {
-        What::Barrier => Call::Barrier,
-        What::Broadcast | What::Duplicate => Call::Broadcast,
-        What::Gather | What::GatherVaried => Call::Gather,
-        What::Allgather | What::AllgatherVaried | What::Split => Call::Allgather,
-        What::Scatter => Call::Scatter,
-        What::AllToAll | What::AllToAllVaried => Call::AllToAll,
-        What::Reduce | What::ReduceBy => Call::Reduce,
-        What::Allreduce | What::AllreduceBy => Call::Allreduce,
-        What::Scan | What::ScanBy => Call::Scan,
+impl What {
+    /// What the messages of a call are called: as the calls of a group say it.
+    pub(super) fn kind(self) -> Call {
+        match self {
+            What::Barrier => Call::Barrier,
+            What::Broadcast | What::Duplicate => Call::Broadcast,
+            What::Gather | What::GatherVaried => Call::Gather,
+            What::Allgather | What::AllgatherVaried | What::Split => Call::Allgather,
+            What::Scatter => Call::Scatter,
+            What::AllToAll | What::AllToAllVaried => Call::AllToAll,
+            What::Reduce | What::ReduceBy => Call::Reduce,
+            What::Allreduce | What::AllreduceBy => Call::Allreduce,
+            What::Scan | What::ScanBy => Call::Scan,
+        }
     }
 }
 

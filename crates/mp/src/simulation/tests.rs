@@ -25,6 +25,12 @@ fn every_property_holds_in_many_runs() {
     }
 }
 
+/// It once waited, for the other one had ended the call: a seed of longer runs.
+#[test]
+fn a_long_send_of_a_failed_collective_call_does_not_wait() {
+    run_of(629, None, true, 1_500).expect("every call ends");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..8 {
