@@ -5,7 +5,7 @@
 //! until it may send a quantum. Times, not counts of bytes, so that a new rate counts at once.
 
 use super::delivery::{bytes_in, time_for};
-use crate::limits::{PACING_CATCH_UP, PACING_GRAIN, PACING_QUANTUM, PACING_QUANTUM_BYTES_MAX};
+use crate::limits::{PACING_CATCH_UP, PACING_GRAIN, PACING_HELD_QUANTA, PACING_QUANTUM, PACING_QUANTUM_BYTES_MAX};
 use crate::time::Time;
 
 /// See the module page.
@@ -15,6 +15,8 @@ pub(crate) struct Pacer {
     gone_at: Time,
     /// Nothing goes until then.
     until: Option<Time>,
+    /// Something else held packets back.
+    held: bool,
 }
 
 /// Bytes that go out together.
@@ -40,6 +42,9 @@ impl Pacer {
             return true;
         };
         self.wait_is_over(now);
+        if std::mem::take(&mut self.held) {
+            self.gone_at = self.gone_at.max(now - PACING_HELD_QUANTA * time_for(quantum(rate), rate));
+        }
         if self.until.is_none() && self.gone_at > now {
             self.until = Some(self.gone_at + time_for(quantum(rate), rate));
         }
@@ -61,9 +66,9 @@ impl Pacer {
     }
 
     /// It is not the pace that holds packets back: when they may go, no timer is to be made good.
-    pub(crate) fn held_otherwise(&mut self, now: Time, rate: Option<u64>) {
-        let Some(rate) = rate.filter(|rate| is_paced(*rate)) else { return };
-        self.gone_at = self.gone_at.max(now - time_for(quantum(rate), rate));
+    #[inline]
+    pub(crate) fn held_otherwise(&mut self) {
+        self.held = true;
     }
 
     /// Ends a wait whose time has come.
@@ -145,10 +150,10 @@ mod tests {
         assert!(late > bytes_in(rate, ms), "{late}");
         // The window was full meanwhile.
         let now = begun + 10 * ms;
-        assert!(pacer.may_send(now, Some(rate)));
-        pacer.held_otherwise(now, Some(rate));
+        assert!(pacer.may_send(begun + 9 * ms, Some(rate)));
+        pacer.held_otherwise();
         let burst = burst(&mut pacer, now);
-        assert!(burst <= quantum(rate) + 2_800, "{burst}");
+        assert!(burst <= u64::from(PACING_HELD_QUANTA) * quantum(rate) + 2_800, "{burst}");
     }
 
     #[test]

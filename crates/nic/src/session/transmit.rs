@@ -174,7 +174,7 @@ impl Session {
         }
         if self.tx.in_flight >= self.congestion.window() {
             self.congestion.is_full(self.tx.next_packet);
-            self.tx.pacer.held_otherwise(now, self.congestion.pacing_rate());
+            self.tx.pacer.held_otherwise();
         } else if self.tx.pacer.may_send(now, self.congestion.pacing_rate()) {
             return May::All;
         }
