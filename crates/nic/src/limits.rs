@@ -268,8 +268,9 @@ pub const PACING_QUANTUM_BYTES_MAX: u64 = 64 << 10;
 /// Rates at which a batch takes less than that (5 Gbit/s) are not paced: a timer is late by about
 /// as much.
 pub const PACING_GRAIN: Duration = Duration::from_micros(100);
-/// How many such batches go at once when something else than the pace held packets back, as a window
-/// that was full: acknowledgements come together, and a short queue is not to overflow by that.
+/// How many such batches go at once when something else than the pace held packets back, as a
+/// window that was full: acknowledgements come together, and a short queue is not to overflow by
+/// that.
 pub const PACING_HELD_QUANTA: u32 = 2;
 /// What a late timer may catch up with: as late as a timer is on a busy processor.
 pub const PACING_CATCH_UP: Duration = Duration::from_millis(1);
