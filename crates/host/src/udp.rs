@@ -80,9 +80,10 @@ impl UdpPort {
         let joins = !address.ip().is_loopback() && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let segments = get_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         // Datagrams are never cut up by IP: a lost fragment would lose them all, and the engine
-        // must learn of paths that are smaller than they look.
+        // must learn of paths that are smaller than they look. It finds out by probes, so what the
+        // kernel believes of a path, maybe by a lie, keeps none back; only the interface does.
         let (level, option) = path_size_option(&address);
-        let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
+        let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_PROBE);
         // No queue of loopback marks anything, and the plain call tells no class.
         let class = (joins && tell_classes(&socket, &address)).then(|| Cell::new(0));
         Ok(UdpPort { socket: socket.into(), local: address, segments, joins, class, peek: PeekState::Taken })
@@ -186,7 +187,7 @@ impl UdpPort {
         let (level, option) = path_size_option(&self.local);
         set_option(&self.socket, level, option, libc::IP_PMTUDISC_DONT)?;
         let sent = self.send(to, bytes, bytes.len().max(1));
-        set_option(&self.socket, level, option, libc::IP_PMTUDISC_DO)?;
+        set_option(&self.socket, level, option, libc::IP_PMTUDISC_PROBE)?;
         sent
     }
 

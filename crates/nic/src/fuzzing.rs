@@ -261,6 +261,13 @@ impl Wild<'_> {
                 let marks = frame::Marks { ect0: self.number(), ect1: self.below(2), ce: self.number() };
                 frame::write_marks(&marks, out);
             }
+            Frame::Piece(_) => {
+                let (number, total) = (self.number() >> 2, 1 + self.below(600) as usize);
+                let start = self.below(total as u64) as usize;
+                let data = vec![0xee; self.below((total - start) as u64 + 1) as usize];
+                frame::write_piece(&frame::Piece { number, total, start, data: &data }, out);
+            }
+            Frame::Padding => frame::write_padding(1 + self.below(600) as usize, out),
             Frame::Chunk(chunk, _) => {
                 let data = vec![0xee; self.below(600) as usize];
                 self.chunk(chunk, &data).write(out);

@@ -80,6 +80,7 @@ mod event;
 mod ids;
 mod intervals;
 mod local;
+mod mtu;
 mod peer;
 mod proof;
 mod ranges;
@@ -103,7 +104,7 @@ pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
 pub use congestion::{BadCongestionControl, CongestionControl};
 pub use ecn::{BadEcn, Codepoint, Ecn, EcnOff, EcnState};
-pub use engine::{Engine, Lent, PeerRef, Transmit};
+pub use engine::{Engine, Fit, Lent, PeerRef, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,
     RejectReason, UnexportError, UnimportError,
@@ -111,6 +112,7 @@ pub use error::{
 pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
+pub use mtu::MtuState;
 pub use redirect::{Redirect, RedirectAt};
 pub use rights::{
     Access, ExportKind, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights,

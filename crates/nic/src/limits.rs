@@ -302,10 +302,33 @@ pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
 /// Packets under one key before both sides go to the next, so that a key that leaks does not open
 /// what was sent long before; the cipher itself allows far more.
 pub const KEY_PACKETS: u64 = 1 << 21;
-/// Smallest packet a path must carry: every control chunk fits (IPv6 minimum less headers).
+/// Smallest packet a path must carry: every control chunk fits (IPv6 minimum less headers). The
+/// base of the search for larger ones [RFC 8899].
 pub const PACKET_BYTES_MIN: usize = 1_200;
 /// Largest UDP payload.
 pub const PACKET_BYTES_MAX: usize = 65_507;
+/// Probes of one size without an answer after which packets of that size count as lost [RFC 8899].
+pub const MTU_PROBES_MAX: u32 = 3;
+/// A search ends when it knows the size of a path to so many bytes.
+pub const MTU_STEP_BYTES: usize = 8;
+/// Time after which a search that ended below what the interface takes begins again [RFC 8899].
+pub const MTU_RAISE_AFTER: Duration = Duration::from_secs(600);
+/// The same of a path that does not even carry the base.
+pub const MTU_ERROR_RETRY: Duration = Duration::from_secs(5);
+/// Shortest wait for the answer to a probe: twice that of a retransmission.
+pub const MTU_PROBE_WAIT_MIN: Duration = Duration::from_millis(20);
+/// Longest one: a path on which nothing gets through is asked no more often.
+pub const MTU_PROBE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Packets above the base lost in a row, as far as acknowledgements say, after which the size of
+/// the path is doubted.
+pub const MTU_LOSSES_MAX: u32 = 6;
+/// A packet of a session proves a size by its arrival if it is no more than so much smaller: it may
+/// have left room for an acknowledgement.
+pub const MTU_PROOF_SLACK_BYTES: usize = 64;
+/// Pieces of one chunk that are apart: the largest chunk has 60 of the smallest packets.
+pub const PIECE_RANGES_MAX: usize = 128;
+/// Bytes that the record of a chunk in pieces takes of the receiver's budget, beside the chunk.
+pub const PIECED_BYTES: usize = 128;
 
 /// First wait for an answer to a hello; doubles up to [`HELLO_RETRY_MAX`].
 pub const HELLO_RETRY_FIRST: Duration = Duration::from_millis(25);

@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::Handshake;
+use crate::engine::Fit;
 use crate::error::RejectReason;
 use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_FIRST, PATH_PROBES_GOOD, PATHS_MAX};
+use crate::mtu::{MtuState, Search};
 use crate::session::Session;
 use crate::slab::Key;
 use crate::tables::Wait;
@@ -20,7 +22,7 @@ use crate::wire::packet::SessionRef;
 /// One way to the node.
 pub(crate) struct Path {
     pub(crate) addr: SocketAddr,
-    pub(crate) mtu_bytes: usize,
+    pub(crate) search: Search,
     pub(crate) failed: bool,
     pub(crate) failures: u64,
     /// Answered probes in a row.
@@ -113,11 +115,11 @@ impl Peer {
     }
 
     /// Adds an address; false when it is known or there is no room.
-    pub(crate) fn add_path(&mut self, addr: SocketAddr, mtu_bytes: usize) -> bool {
+    pub(crate) fn add_path(&mut self, addr: SocketAddr, search: Search) -> bool {
         if self.path_of(addr).is_some() || self.paths.len() >= PATHS_MAX {
             return false;
         }
-        self.paths.push(Path { addr, mtu_bytes, failed: false, failures: 0, probes_good: 0, probe: None });
+        self.paths.push(Path { addr, search, failed: false, failures: 0, probes_good: 0, probe: None });
         self.fit_packets();
         true
     }
@@ -131,8 +133,23 @@ impl Peer {
         }
     }
 
+    /// When a path of a session that matters is to be asked for its size, or has been for too long.
+    #[inline]
+    pub(crate) fn sizes_due(&self) -> Option<Time> {
+        self.paths.iter().filter(|path| !path.failed).filter_map(|path| path.search.due()).min()
+    }
+
+    /// A ping was answered; true when it was one that asked for the size of a path.
+    pub(crate) fn size_answered(&mut self, token: u64) -> bool {
+        let Some(path) = self.paths.iter_mut().find(|path| path.search.has_asked(token)) else { return false };
+        if path.search.answered(token) {
+            self.fit_packets();
+        }
+        true
+    }
+
     pub(crate) fn mtu_bytes(&self) -> usize {
-        self.paths.iter().map(|path| path.mtu_bytes).min().unwrap_or(crate::limits::PACKET_BYTES_MIN)
+        self.paths.iter().map(|path| path.search.size()).min().unwrap_or(crate::limits::PACKET_BYTES_MIN)
     }
 
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
@@ -140,11 +157,11 @@ impl Peer {
     }
 
     /// The handshake was answered from `addr`: what comes before it in the list did not work.
-    pub(crate) fn answered_from(&mut self, addr: SocketAddr, mtu_bytes: usize) {
+    pub(crate) fn answered_from(&mut self, addr: SocketAddr, search: Search) {
         if self.path_of(addr).is_none() && self.paths.len() >= PATHS_MAX {
             self.paths.pop();
         }
-        self.add_path(addr, mtu_bytes);
+        self.add_path(addr, search);
         let Some(index) = self.path_of(addr) else { return };
         self.current = index;
         for path in &mut self.paths[..index] {
@@ -195,6 +212,13 @@ impl Peer {
         }
         false
     }
+}
+
+/// Whether packets to one of the paths fit it.
+#[inline]
+pub(crate) fn fit_of(paths: &[Path], addr: SocketAddr) -> Fit {
+    let fails = |path: &Path| path.addr == addr && path.search.state() == MtuState::Error;
+    if paths.iter().any(fails) { Fit::CutUp } else { Fit::Path }
 }
 
 impl Path {

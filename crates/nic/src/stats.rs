@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::congestion::CongestionControl;
 use crate::ecn::EcnState;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId, RegionId};
+use crate::mtu::MtuState;
 use crate::rights::ExportKind;
 use crate::rights::Rights;
 
@@ -101,6 +102,12 @@ pub struct PathInfo {
     pub addr: SocketAddr,
     /// UDP payload bytes per packet.
     pub mtu_bytes: usize,
+    /// As many as the interface takes.
+    pub mtu_limit_bytes: usize,
+    /// What is done about the difference.
+    pub mtu_state: MtuState,
+    /// How often packets of the size in use turned out not to get through.
+    pub black_holes: u64,
     /// In use now.
     pub active: bool,
     /// Given up for the time being.

@@ -26,7 +26,7 @@ use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::{PayloadBuffer, UdpPort};
 use vmmc_host::wait::Direct;
 use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
-use vmmc_nic::{Codepoint, Lent, Time, Transmit};
+use vmmc_nic::{Codepoint, Fit, Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
 const ROOM: usize = 1 << 16;
@@ -94,6 +94,7 @@ struct Held {
     codepoint: Codepoint,
     bytes: Vec<u8>,
     segment: usize,
+    fit: Fit,
 }
 
 /// Datagrams that stand side by side and go out with one call.
@@ -108,6 +109,8 @@ struct Run {
     closed: bool,
     /// They answer somebody who has proven nothing.
     to_stranger: bool,
+    /// Several fit their path, as far as is known.
+    fit: Fit,
 }
 
 impl<P: Port> Network<P> {
@@ -336,9 +339,9 @@ impl<P: Port> Network<P> {
     /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in
     /// the buffer.
     fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut impl Traffic, now: Time) {
-        let (to, len) = (transmit.to, transmit.len);
+        let Transmit { to, len, fit, .. } = transmit;
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
-        let known = known.filter(|_| self.held.is_empty());
+        let known = known.filter(|_| self.held.is_empty() && fit == Fit::Path);
         // The borrower of the memory ends the loan.
         if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
@@ -370,6 +373,9 @@ impl<P: Port> Network<P> {
             return;
         };
         self.count(run.count, run.end - run.start);
+        if run.fit == Fit::Probe {
+            self.ask_way(route, station, now);
+        }
         let port = &self.ports[self.routes[route].port];
         if run.to_stranger && (!self.held.is_empty() || !has_room_for_strangers(port)) {
             self.counters.unanswered += run.count as u64;
@@ -379,10 +385,11 @@ impl<P: Port> Network<P> {
             // It was taken from the engine already, and has its turn when the kernel has room.
             debug_assert!(self.held.len() < HELD_RUNS_MAX);
             let bytes = self.buffer[run.start..run.end].to_vec();
-            return self.held.push_back(Held { to: run.to, codepoint: run.codepoint, bytes, segment: run.segment });
+            let Run { to, codepoint, segment, fit, .. } = *run;
+            return self.held.push_back(Held { to, codepoint, bytes, segment, fit });
         }
         port.set_codepoint(run.codepoint);
-        if let Err(e) = port.send(run.to, &self.buffer[run.start..run.end], run.segment) {
+        if let Err(e) = send(port, run, &self.buffer[run.start..run.end]) {
             self.failed(&e, run, route, station);
         }
     }
@@ -401,6 +408,8 @@ impl<P: Port> Network<P> {
                 self.counters.held += 1;
                 self.hold(run, run.start);
             }
+            // Silence is the answer.
+            Some(Errno::MSGSIZE | Errno::INVAL) if run.fit == Fit::Probe => {}
             Some(Errno::MSGSIZE | Errno::INVAL) if self.has_shrunk(run, route, station) => {}
             // The device cannot cut sends into datagrams: do it here from now on.
             Some(Errno::INVAL | Errno::IO | Errno::MSGSIZE) if run.count > 1 => {
@@ -417,7 +426,8 @@ impl<P: Port> Network<P> {
     /// Keeps a run, from `at` on, until the kernel has room. Nothing that is held is older.
     fn hold(&mut self, run: &Run, at: usize) {
         let bytes = self.buffer[at..run.end].to_vec();
-        self.held.push_front(Held { to: run.to, codepoint: run.codepoint, bytes, segment: run.segment });
+        let Run { to, codepoint, segment, fit, .. } = *run;
+        self.held.push_front(Held { to, codepoint, bytes, segment, fit });
     }
 
     /// Sends the datagrams of a run one by one; gives where the first is that found no room.
@@ -454,14 +464,13 @@ impl<P: Port> Network<P> {
     /// Sends what is held; says whether it is out of the way.
     #[cold]
     fn send_held(&mut self, station: &mut impl Traffic, now: Time) -> bool {
-        while let Some(Held { to, codepoint, bytes, segment }) = self.held.pop_front() {
+        while let Some(Held { to, codepoint, bytes, segment, fit }) = self.held.pop_front() {
             let Some(route) = self.route(to, station, now) else {
                 self.counters.send_errors += 1;
                 continue;
             };
-            let count = bytes.len().div_ceil(segment);
-            let run =
-                Run { to, codepoint, start: 0, end: bytes.len(), segment, count, closed: false, to_stranger: false };
+            let (count, closed, to_stranger) = (bytes.len().div_ceil(segment), false, false);
+            let run = Run { to, codepoint, start: 0, end: bytes.len(), segment, count, closed, to_stranger, fit };
             self.ports[self.routes[route].port].set_codepoint(codepoint);
             self.buffer[..run.end].copy_from_slice(&bytes);
             if run.count > 1 && !self.segments {
@@ -472,7 +481,7 @@ impl<P: Port> Network<P> {
                 continue;
             }
             let port = &self.ports[self.routes[route].port];
-            match port.send(to, &bytes, segment) {
+            match send(port, &run, &bytes) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.hold(&run, run.start);
@@ -528,15 +537,24 @@ impl<P: Port> Network<P> {
         if let Some(port) = received_on {
             self.routes[index].port = port;
         }
-        if !self.routes[index].probed && self.probes.may(now) {
-            self.counters.probes += 1;
-            self.routes[index].probed = true;
-            if let Ok(way) = P::way_to(address) {
-                station.set_path_mtu(address, way.payload_bytes);
-            }
+        if !self.routes[index].probed {
+            self.ask_way(index, station, now);
         }
         self.last = index;
         Some(index)
+    }
+
+    /// Asks the kernel how large packets to an address may be, unless it was asked too often.
+    fn ask_way(&mut self, index: usize, station: &mut impl Traffic, now: Time) {
+        if !self.probes.may(now) {
+            return;
+        }
+        self.counters.probes += 1;
+        let Route { address, probed, .. } = &mut self.routes[index];
+        *probed = true;
+        if let Ok(way) = P::way_to(*address) {
+            station.set_path_mtu(*address, way.payload_bytes);
+        }
     }
 
     /// A socket for an address; opened if none is of its family. With several paths, an answer
@@ -559,6 +577,15 @@ impl<P: Port> Network<P> {
     }
 }
 
+/// Hands a run to the kernel.
+#[inline]
+fn send(port: &impl Port, run: &Run, bytes: &[u8]) -> io::Result<()> {
+    match run.fit {
+        Fit::Path | Fit::Probe => port.send(run.to, bytes, run.segment),
+        Fit::CutUp => port.send_in_pieces(run.to, bytes),
+    }
+}
+
 /// Whether answers to strangers may be added to what waits in a socket. They can be made to wait
 /// for seconds, by questions that seem to come from addresses of this wire that nobody has; half of
 /// the room is for others.
@@ -568,14 +595,15 @@ fn has_room_for_strangers(port: &impl Port) -> bool {
 
 impl Run {
     fn one(transmit: &Transmit, start: usize, len: usize) -> Run {
-        let (to, codepoint) = (transmit.to, transmit.codepoint);
-        Run { to, codepoint, start, end: start + len, segment: len, count: 1, closed: false, to_stranger: false }
+        let Transmit { to, codepoint, fit, .. } = *transmit;
+        Run { to, codepoint, start, end: start + len, segment: len, count: 1, closed: false, to_stranger: false, fit }
     }
 
     fn takes(&self, next: &Transmit) -> bool {
         let len = next.len;
         !self.closed
             && (self.to, self.codepoint, self.to_stranger) == (next.to, next.codepoint, next.to_stranger)
+            && (self.fit, next.fit) == (Fit::Path, Fit::Path)
             && len <= self.segment
             && self.count < UDP_SEGMENTS_MAX
             && self.end - self.start + len <= UDP_DATAGRAM_BYTES_MAX

@@ -8,6 +8,7 @@ use crate::error::{ImportError, OpError, PeerDownReason, PeerTableFull, RejectRe
 use crate::event::{Event, PingBy};
 use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PATH_MTUS_MAX, PEERS_MAX};
+use crate::mtu::Search;
 use crate::peer::{Attempt, Peer};
 use crate::slab::Key;
 use crate::tables::{Grant, Route, SessionId, Wait, WaitAt, WaitFor};
@@ -37,8 +38,12 @@ impl Engine {
         Ok(())
     }
 
-    /// UDP payload bytes that packets to `addr` may have, 1,200 to 65,507. A path's packets may
-    /// become smaller while it is in use; what is under way then goes out once more as it was.
+    /// UDP payload bytes that packets to `addr` may have, 1,200 to 65,507, as far as the driver
+    /// knows: what the interface takes, or what somebody on the way is said to have said. The
+    /// engine believes it until packets of that size do not get through; see [`MtuState`]. A path's
+    /// packets may become smaller while it is in use; what is under way then goes on in pieces.
+    ///
+    /// [`MtuState`]: crate::MtuState
     pub fn set_path_mtu(&mut self, addr: SocketAddr, bytes: usize) {
         let bytes = bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         match self.path_mtus.iter().position(|(at, _)| *at == addr) {
@@ -47,7 +52,7 @@ impl Engine {
         }
         for peer in self.peers.iter_mut().flatten() {
             if let Some(path) = peer.path_of(addr) {
-                peer.paths[path].mtu_bytes = bytes;
+                peer.paths[path].search.told(bytes);
                 peer.fit_packets();
             }
         }
@@ -80,9 +85,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn mtu_of(&self, addr: SocketAddr) -> usize {
-        let known = self.path_mtus.iter().find(|(at, _)| *at == addr);
-        known.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
+    /// What is known of the packets to an address that becomes a path.
+    pub(super) fn mtu_of(&self, addr: SocketAddr) -> Search {
+        match self.path_mtus.iter().find(|(at, _)| *at == addr) {
+            Some((_, bytes)) => Search::new(*bytes, true),
+            None => Search::new(self.config.path_mtu_bytes, false),
+        }
     }
 
     pub(super) fn peer_at(&self, addr: SocketAddr) -> Option<u16> {
@@ -150,7 +158,7 @@ impl Engine {
             peer.waiting.extend(gone.waiting);
             peer.configured |= gone.configured;
             for path in gone.paths {
-                peer.add_path(path.addr, path.mtu_bytes);
+                peer.add_path(path.addr, path.search);
             }
         }
         known

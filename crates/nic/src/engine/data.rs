@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::handshake::Use;
-use super::{Engine, Lent, Transmit};
+use super::{Engine, Fit, Lent, Transmit};
 use crate::command::Dma;
 use crate::ecn::Codepoint;
 use crate::error::PeerDownReason;
 use crate::ids::NodeName;
 use crate::limits::{NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
-use crate::peer::Newcomer;
+use crate::peer::{Newcomer, fit_of};
 use crate::replay::Freshness;
-use crate::session::Outcome;
+use crate::session::{Outcome, Ping};
 use crate::time::Time;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
 
@@ -139,6 +139,12 @@ impl Engine {
         if outcome.duplicate {
             session.peer_probed(now, &mut self.tables);
         }
+        if std::mem::take(&mut session.tx.size_is_proven) {
+            session.tx.size_asked = None;
+            peer.paths[peer.current].search.proven();
+        } else if std::mem::take(&mut session.tx.size_is_doubtful) {
+            peer.paths[peer.current].search.doubt(session.packet_bytes_max);
+        }
         let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if elsewhere {
@@ -195,6 +201,9 @@ impl Engine {
             if let Some(peer) = self.peer_mut(index) {
                 peer.add_path(newcomer.addr, mtu);
             }
+            return;
+        }
+        if peer.size_answered(token) {
             return;
         }
         if peer.probe_answered(token) {
@@ -271,7 +280,8 @@ impl Engine {
                 buf[..datagram.len()].copy_from_slice(&datagram);
                 let answers = [Kind::Retry, Kind::Reject, Kind::UnknownSession];
                 let to_stranger = Header::parse(&datagram).is_ok_and(|header| answers.contains(&header.kind));
-                (Transmit { to, len: datagram.len(), codepoint: Codepoint::NotEct, to_stranger }, None)
+                let (codepoint, fit) = (Codepoint::NotEct, Fit::Path);
+                (Transmit { to, len: datagram.len(), codepoint, to_stranger, fit }, None)
             }
             None => self.poll_sessions(now, buf, dma, lending)?,
         };
@@ -297,17 +307,21 @@ impl Engine {
             let (mut sent, mut lent) = (None, None);
             if let Some((to, token)) = session.pongs.pop_front() {
                 let len = session.build_ping(token, true, buf);
-                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false });
-            } else if let Some((to, token)) = session.pings.pop_front() {
-                let to = to.unwrap_or(current);
-                let len = session.build_ping(token, false, buf);
-                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false });
+                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false, fit: Fit::Path });
+            } else if let Some(Ping { to, token, bytes }) = session.pings.pop_front() {
+                let (to, fit) = (to.unwrap_or(current), if bytes > 0 { Fit::Probe } else { Fit::Path });
+                let len = if bytes > 0 {
+                    session.build_probe(token, bytes, buf)
+                } else {
+                    session.build_ping(token, false, buf)
+                };
+                sent = len.map(|len| Transmit { to, len, codepoint: plain, to_stranger: false, fit });
             } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
                 let last = session.last_from.filter(|from| only_ack && *from != current);
                 let known = last.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
                 let to = known.unwrap_or(current);
-                sent = Some(Transmit { to, len, codepoint, to_stranger: false });
                 lent = session.lent.take();
+                sent = Some(Transmit { to, len, codepoint, to_stranger: false, fit: fit_of(&peer.paths, to) });
             }
             if let Some(transmit) = sent {
                 // If there may be more, the others have their turn first.

@@ -15,6 +15,7 @@ use crate::error::{PeerDownReason, RejectReason};
 use crate::limits::{
     COOKIE_HOLD, HELLO_RETRY_FIRST, LOOSE_DATAGRAMS_MAX, NAME_CONTEST, OURS_WINS, PENDING_SESSIONS_MAX,
 };
+use crate::mtu::Search;
 use crate::peer::Contest;
 use crate::proof::{COOKIE_BYTES, Cookie};
 use crate::session::{Opening, Session};
@@ -577,7 +578,7 @@ impl Engine {
         self.serial += 1;
         let via = crate::tables::SessionId { peer: index, serial: self.serial };
         let from_mtu = self.mtu_of(from);
-        let mtus: Vec<usize> = introduction.listen.iter().map(|addr| self.mtu_of(*addr)).collect();
+        let mtus: Vec<Search> = introduction.listen.iter().map(|addr| self.mtu_of(*addr)).collect();
         self.slots[usize::from(local.slot)].used = Use::Live(index);
         let receive_budget = self.config.recv_buffer_bytes;
         let peer = self.peers[usize::from(index)].as_mut().expect("the caller found it");
@@ -592,6 +593,7 @@ impl Engine {
         peer.hint = None;
         peer.newcomer = None;
         peer.ping_tries = 0;
+        peer.paths.iter_mut().for_each(|path| path.search.session_begins(now));
         let path_bytes = peer.mtu_bytes();
         let (congestion, ecn) = (self.config.congestion, self.config.ecn);
         let seed = local.id;

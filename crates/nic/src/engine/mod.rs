@@ -11,6 +11,7 @@ mod message;
 mod observe;
 mod post;
 mod redirections;
+mod sizes;
 mod timers;
 
 use std::cmp::Reverse;
@@ -95,6 +96,22 @@ pub struct Transmit {
     /// Whether it answers somebody who has proven nothing, who can have very many such answers sent
     /// to addresses of his choice: what else is to be sent goes first.
     pub to_stranger: bool,
+    /// What its path is known to take.
+    pub fit: Fit,
+}
+
+/// Whether a datagram fits its path, and what to do if it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    /// It does, as far as is known. It is never cut up: one that is too large is lost, and an
+    /// error of the socket better told at once by [`set_path_mtu`](Engine::set_path_mtu).
+    Path,
+    /// It asks whether it does. It goes out by itself, and if it is too large for the interface
+    /// that is an answer like silence. This is a good time to ask the kernel what it knows of the
+    /// path.
+    Probe,
+    /// Not even the smallest size does. It may be cut up by IP, here or on the way.
+    CutUp,
 }
 
 /// Memory whose bytes belong into a datagram, so that they need not be copied into it first: the

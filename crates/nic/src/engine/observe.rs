@@ -28,7 +28,10 @@ impl Engine {
         };
         let paths = peer.paths.iter().zip(0..).map(|(path, index)| PathInfo {
             addr: path.addr,
-            mtu_bytes: path.mtu_bytes,
+            mtu_bytes: path.search.size(),
+            mtu_limit_bytes: path.search.limit(),
+            mtu_state: path.search.state(),
+            black_holes: path.search.black_holes(),
             active: index == peer.current,
             failed: path.failed,
             failures: path.failures,
@@ -72,7 +75,7 @@ impl Engine {
         for (index, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer else { continue };
             let paths: Vec<_> =
-                peer.paths.iter().map(|p| (p.addr, p.mtu_bytes, p.failed, p.failures, p.probe)).collect();
+                peer.paths.iter().map(|p| (p.addr, p.search.size(), p.failed, p.failures, p.probe)).collect();
             let _ = write!(
                 out,
                 "\npeer {index} {:?} {} {paths:?} {} {:?}",

@@ -2,7 +2,7 @@
 //!
 //! A command is a claim of a process; nothing in it is used before it is checked.
 
-use super::{Engine, Transmit};
+use super::{Engine, Fit, Transmit};
 use crate::command::{Command, Dma, Source};
 use crate::ecn::Codepoint;
 use crate::error::{Busy, OpError};
@@ -120,7 +120,7 @@ impl Engine {
         self.tables.stats.packets_out += 1;
         self.tables.stats.bytes_out += len as u64;
         self.arm(via.peer);
-        Some(Transmit { to, len, codepoint, to_stranger: false })
+        Some(Transmit { to, len, codepoint, to_stranger: false, fit: Fit::Path })
     }
 
     #[inline]

@@ -116,6 +116,7 @@ impl Engine {
         self.session_due(now, index);
         self.keepalive_due(now, index);
         self.probes_due(now, index);
+        self.sizes_due(now, index);
     }
 
     fn attempt_due(&mut self, now: Time, index: u16) {
@@ -153,6 +154,9 @@ impl Engine {
             }
         }
         if session.waited(now, &mut self.tables) {
+            if std::mem::take(&mut session.tx.size_is_doubtful) {
+                peer.paths[peer.current].search.doubt(session.packet_bytes_max);
+            }
             let often = session.tx.backoff % PATH_TIMEOUTS_MAX == 0;
             if often || peer.received_elsewhere().is_some() {
                 self.switch_path(index);
@@ -238,6 +242,7 @@ fn next_due(peer: &Peer, peer_timeout: Duration, keepalive: Duration) -> Option<
         if peer.paths.iter().any(|path| path.failed) {
             sooner(Some(peer.probe_next));
         }
+        sooner(peer.sizes_due());
     }
     (due < Time::MAX).then_some(due)
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::tx::{Body, Deferred, State};
+use super::tx::{Body, Deferred, SentPacket, State};
 use super::{InboundFetch, Op, Session};
 use crate::congestion::Snapshot;
-use crate::limits::{PROBES_MAX, WINDOW_MIN_PACKETS};
+use crate::limits::{MTU_PROOF_SLACK_BYTES, PROBES_MAX, WINDOW_MIN_PACKETS};
 use crate::slab::Key;
 use crate::tables::Tables;
 use crate::time::Time;
@@ -82,7 +82,13 @@ impl Session {
         }
         self.tx.largest_acked = Some(ack.largest);
         let index = self.tx.sent.binary_search_by_key(&ack.largest, |packet| packet.number).ok()?;
-        let sent = self.tx.sent[index].sent;
+        let packet = self.tx.sent[index];
+        if packet.is_large() {
+            (self.tx.large_arrived, self.tx.large_lost) = (Some(ack.largest), 0);
+            let asked = self.tx.size_asked.is_some_and(|from| ack.largest >= from);
+            self.tx.size_is_proven |= asked && packet.bytes + MTU_PROOF_SLACK_BYTES >= self.packet_bytes;
+        }
+        let sent = packet.sent;
         let delay = Duration::from_micros(ack.delay_us.into());
         self.tx.largest_took = now.since(sent.at);
         let took = self.tx.largest_took.saturating_sub(delay);
@@ -277,6 +283,7 @@ impl Session {
     /// Nothing came back in time. The first time a probe goes out, after that all counts as lost.
     fn timed_out(&mut self, tables: &mut Tables) {
         self.tx.backoff += 1;
+        self.tx.size_is_doubtful |= self.tx.sent.iter().any(SentPacket::is_large);
         self.stats.timeouts += 1;
         tables.stats.timeouts += 1;
         self.notification.timed_out();

@@ -11,6 +11,7 @@ mod asks;
 mod early;
 mod ecn;
 mod encode;
+mod pieces;
 mod receive;
 mod reordering;
 mod requests;
@@ -44,6 +45,7 @@ use answers::Answers;
 use asks::Asks;
 use early::Waiting;
 use ecn::Notification;
+use pieces::Pieced;
 pub(crate) use receive::Outcome;
 use turns::Turns;
 pub(crate) use tx::Tx;
@@ -186,6 +188,7 @@ struct Rx {
     held_numbers: IntervalSet,
     held_bytes: usize,
     early: Waiting,
+    pieced: Pieced,
     /// Largest number of a packet with chunks, and when it came.
     largest: u64,
     largest_at: Time,
@@ -254,7 +257,7 @@ pub(crate) struct Session {
     /// Pings of the peer to be answered, where they came from.
     pub(crate) pongs: VecDeque<(SocketAddr, u64)>,
     /// Pings to be sent: to an address, or on the current path.
-    pub(crate) pings: VecDeque<(Option<SocketAddr>, u64)>,
+    pub(crate) pings: VecDeque<Ping>,
     /// The packet being built may lend memory, and what it lends.
     lending: bool,
     pub(crate) lent: Option<Lent>,
@@ -269,6 +272,16 @@ pub(crate) struct Session {
     /// When the peer last proved that both directions work.
     pub(crate) last_proof: Time,
     pub(crate) stats: PeerStats,
+}
+
+/// A ping to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ping {
+    /// None: on the current path.
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) token: u64,
+    /// Of the whole packet; 0: no more than it takes.
+    pub(crate) bytes: usize,
 }
 
 /// What a new session starts with.
@@ -312,6 +325,7 @@ impl Session {
                 held_numbers: IntervalSet::default(),
                 held_bytes: 0,
                 early: Waiting::default(),
+                pieced: Pieced::default(),
                 largest: 0,
                 largest_at: now,
                 pending_packets: 0,
@@ -364,7 +378,14 @@ impl Session {
     /// Sends a ping to an address, or on the current path; dropped when too many wait.
     pub(crate) fn queue_ping(&mut self, to: Option<SocketAddr>, token: u64) {
         if self.pings.len() < crate::limits::PINGS_QUEUED_MAX {
-            self.pings.push_back((to, token));
+            self.pings.push_back(Ping { to, token, bytes: 0 });
+        }
+    }
+
+    /// The same of a ping that makes a packet of that size.
+    pub(crate) fn queue_probe(&mut self, to: SocketAddr, token: u64, bytes: usize) {
+        if self.pings.len() < crate::limits::PINGS_QUEUED_MAX {
+            self.pings.push_back(Ping { to: Some(to), token, bytes });
         }
     }
 
@@ -412,6 +433,7 @@ impl Session {
             || !self.turns.is_empty()
             || !self.pings.is_empty()
             || !self.pongs.is_empty()
+            || self.tx.cut.is_going()
     }
 
     /// Nothing was sent that the peer would have to acknowledge. What is held back until it answers

@@ -104,6 +104,11 @@ impl Session {
                     outcome.pong = Some(token);
                 }
                 Some(Frame::Marks(marks)) => outcome.marks = Some(marks),
+                Some(Frame::Piece(piece)) => {
+                    chunks += 1;
+                    self.take_piece(now, &piece, peer, tables, dma, &mut outcome);
+                }
+                Some(Frame::Padding) => {}
                 Some(Frame::Close) => outcome.closed = true,
                 Some(Frame::Seq(_)) | None => {
                     tables.stats.malformed += 1;
@@ -113,6 +118,7 @@ impl Session {
             }
         }
         if chunks > 0 {
+            self.rx.pieced.forget_below(self.rx.next);
             self.count_for_ack(now, number, body.len());
         }
         outcome.duplicate = self.stats.duplicates > duplicates;
@@ -153,7 +159,7 @@ impl Session {
 
     #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in
     #[inline]
-    fn take_chunk(
+    pub(super) fn take_chunk(
         &mut self,
         now: Time,
         seq: u64,
@@ -179,7 +185,7 @@ impl Session {
         }
     }
 
-    fn duplicate(&mut self, tables: &mut Tables) {
+    pub(super) fn duplicate(&mut self, tables: &mut Tables) {
         self.stats.duplicates += 1;
         tables.stats.duplicates += 1;
         self.rx.ack_now = true;

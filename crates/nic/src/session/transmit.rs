@@ -19,8 +19,8 @@ use crate::wire::chunk::{
     WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WRITE_TOKEN_BYTES, WriteHead,
 };
 use crate::wire::frame::{
-    EARLY_BYTES, MARKS_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_marks, write_ping,
-    write_pong, write_seq,
+    EARLY_BYTES, MARKS_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_marks, write_padding,
+    write_ping, write_pong, write_seq,
 };
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 
@@ -82,7 +82,7 @@ pub(super) enum Taken {
 
 /// What may go out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum May {
+pub(super) enum May {
     All,
     /// What is short: window or pace are used up, and it has credit.
     Short,
@@ -110,6 +110,9 @@ impl Session {
     ) -> Option<(usize, bool)> {
         self.lending = lending && self.seals.send.may_lend();
         let may_send = self.may_send(now);
+        if let Some(number) = self.next_cut(may_send) {
+            return Some((self.build_piece(now, number, buf, tables, dma)?, false));
+        }
         let ack_due = self.rx.ack_now;
         if !ack_due && may_send == May::Nothing {
             return None;
@@ -118,16 +121,15 @@ impl Session {
         let overhead = self.seals.send.overhead();
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let ack_size = ack_bytes(ack_ranges) + self.notification.due().map_or(0, |_| MARKS_BYTES);
-        let mut size = self.packet_bytes.min(buf.len());
+        let size = self.packet_bytes.min(buf.len());
         // What is sent again may go another way than the acknowledgement that went with it the
         // first time, and was lost with it.
         let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.has_waited() && self.rx.next > 0;
-        let lost_size = if may_send == May::Nothing { 0 } else { self.lost_size() };
+        let lost_size = if self.may_go_again(may_send) { self.lost_size() } else { 0 };
         if HEADER_BYTES + overhead + lost_size + ack_size > size {
-            // A lost chunk that filled its packet leaves no room for an acknowledgement now, and
-            // after a move to smaller packets it goes out as large as it is.
-            has_ack = false;
-            size = size.max(HEADER_BYTES + overhead + lost_size).min(buf.len());
+            // A lost chunk that filled its packet leaves no room for an acknowledgement now. (One
+            // that is larger than packets may be went in pieces, or waits for the window.)
+            has_ack = HEADER_BYTES + overhead + lost_size > size;
         }
         let reserve = overhead + if has_ack { ack_size } else { 0 };
         let mut runs = Runs::new();
@@ -152,7 +154,8 @@ impl Session {
         }
         let end = end + out.len();
         if !runs.is_empty() {
-            self.note_sent(now, number, runs.runs, in_flight);
+            let lent = self.lent.map_or(0, |lent| lent.len);
+            self.note_sent(now, number, runs.runs, in_flight, end + overhead + lent);
         }
         self.notification.sent();
         Some((self.finish(buf, end), runs.is_empty()))
@@ -182,6 +185,12 @@ impl Session {
         if self.has_short() && self.turns.has_credit() && self.tx.backoff == 0 { May::Short } else { May::Nothing }
     }
 
+    /// Whether the first chunk that is to be sent again may go.
+    #[inline]
+    pub(super) fn may_go_again(&self, may_send: May) -> bool {
+        may_send == May::All || may_send == May::Short && self.tx.resend.has_short()
+    }
+
     /// When the next packet may go, if there is something to send and the window has room.
     #[inline]
     pub(crate) fn paced_until(&self) -> Option<Time> {
@@ -198,6 +207,7 @@ impl Session {
             && self.pings.is_empty()
             && self.pongs.is_empty()
             && self.tx.backoff == 0
+            && !self.tx.cut.is_going()
             && self.rx.held.is_empty()
             && self.tx.in_flight < self.congestion.window()
             && self.tx.pacer.is_open(now, self.congestion.pacing_rate())
@@ -258,7 +268,7 @@ impl Session {
         self.tx.push_in_flight(body, bytes, packet, early);
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first, count: 1 };
-        self.note_sent(now, packet, runs, in_flight);
+        self.note_sent(now, packet, runs, in_flight, bytes);
     }
 
     /// Writes a packet with one send; [`note_send`](Self::note_send) is to follow.
@@ -308,9 +318,16 @@ impl Session {
         self.note_chunk(now, process, body, bytes);
     }
 
-    /// Remembers the chunks of a packet; `before` was under way without it.
+    /// Remembers the chunks of a packet of about `bytes`; `before` was under way without it.
     #[inline]
-    fn note_sent(&mut self, now: Time, number: u64, runs: [Run; RUNS_PER_PACKET_MAX], before: usize) {
+    pub(super) fn note_sent(
+        &mut self,
+        now: Time,
+        number: u64,
+        runs: [Run; RUNS_PER_PACKET_MAX],
+        before: usize,
+        bytes: usize,
+    ) {
         self.tx.probes = self.tx.probes.saturating_sub(1);
         self.tx.last_sent = now;
         let in_flight = self.tx.in_flight;
@@ -319,7 +336,7 @@ impl Session {
         if !self.has_data() && in_flight < self.congestion.window() {
             self.congestion.has_no_more(in_flight);
         }
-        self.tx.sent.push_back(SentPacket { number, sent, runs });
+        self.tx.sent.push_back(SentPacket { number, sent, runs, bytes });
         self.chunk_wait.get_or_insert(now);
     }
 
@@ -337,6 +354,16 @@ impl Session {
         Some(self.finish(buf, HEADER_BYTES + PING_BYTES))
     }
 
+    /// A packet of `bytes` with one ping, as long as the buffer has room.
+    pub(crate) fn build_probe(&mut self, token: u64, bytes: usize, buf: &mut [u8]) -> Option<usize> {
+        let end = bytes.checked_sub(self.seals.send.overhead())?;
+        let padding = end.checked_sub(HEADER_BYTES + PING_BYTES).filter(|_| bytes <= buf.len())?;
+        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        write_ping(token, &mut out);
+        write_padding(padding, &mut out);
+        Some(self.finish(buf, end))
+    }
+
     /// A packet that says goodbye; `buf` holds 256 bytes.
     pub(crate) fn build_close(&mut self, buf: &mut [u8]) -> usize {
         let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
@@ -345,7 +372,7 @@ impl Session {
         self.finish(buf, end)
     }
 
-    fn finish(&mut self, buf: &mut [u8], end: usize) -> usize {
+    pub(super) fn finish(&mut self, buf: &mut [u8], end: usize) -> usize {
         let number = self.tx.next_packet;
         self.tx.next_packet += 1;
         Header { kind: Kind::Data, session: self.remote, number }.write(buf);
@@ -356,7 +383,7 @@ impl Session {
         len
     }
 
-    fn add_ack(&mut self, now: Time, ranges: usize, out: &mut Writer<'_>) {
+    pub(super) fn add_ack(&mut self, now: Time, ranges: usize, out: &mut Writer<'_>) {
         let rx = &mut self.rx;
         let delay = now.since(rx.largest_at).as_micros().min(u32::MAX.into()) as u32;
         let newest = rx.held_numbers.ranges().iter().rev().take(ranges);

@@ -8,12 +8,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::early::early_bytes;
+use super::pieces::Cut;
 use super::reordering::Reordering;
 use super::turns::Again;
 use super::{InboundFetch, Op};
 use crate::congestion::{LostPacket, Pacer, RoundTrip, Snapshot};
 use crate::limits::{
-    ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX, SHORT_BYTES,
+    ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, MTU_LOSSES_MAX, PACKET_BYTES_MIN, REORDER_PACKETS,
+    RUNS_PER_PACKET_MAX, SHORT_BYTES,
 };
 use crate::slab::Key;
 use crate::time::Time;
@@ -129,6 +131,15 @@ pub(crate) struct SentPacket {
     pub(crate) number: u64,
     pub(crate) sent: Snapshot,
     pub(crate) runs: [Run; RUNS_PER_PACKET_MAX],
+    /// Of the whole packet.
+    pub(crate) bytes: usize,
+}
+
+impl SentPacket {
+    /// It is larger than every path must carry.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes > PACKET_BYTES_MIN
+    }
 }
 
 #[derive(Default)]
@@ -168,6 +179,16 @@ pub(crate) struct Tx {
     pub(crate) deferred: Option<Deferred>,
     /// When packets may go.
     pub(crate) pacer: Pacer,
+    /// Number of the newest large packet that is known to have arrived, and how many behind it
+    /// were lost.
+    pub(crate) large_arrived: Option<u64>,
+    pub(crate) large_lost: u32,
+    /// And they were many enough to doubt that the path takes them.
+    pub(crate) size_is_doubtful: bool,
+    /// The size has been asked for since this packet, and one of about that size has arrived.
+    pub(crate) size_asked: Option<u64>,
+    pub(crate) size_is_proven: bool,
+    pub(crate) cut: Cut,
 }
 
 /// All below chunk `cumulative` of ours has arrived, which is to count when all below chunk
@@ -241,6 +262,7 @@ impl Tx {
         let chunk = self.chunks.pop_front()?;
         self.base += 1;
         self.span_bytes -= chunk.bytes as usize;
+        self.cut.arrived(self.base - 1);
         match chunk.cause {
             Cause::Own => {}
             Cause::Answer => self.answers -= 1,
@@ -277,6 +299,12 @@ impl Tx {
                     break;
                 }
                 let reduction = lost(unacknowledged);
+                let behind = self.large_arrived.is_none_or(|arrived| arrived < packet.number);
+                self.large_lost += u32::from(packet.is_large() && behind);
+                if self.large_lost >= MTU_LOSSES_MAX {
+                    self.large_lost = 0;
+                    self.size_is_doubtful = true;
+                }
                 self.lose(&packet, reduction);
                 chunks += unacknowledged.chunks;
             } else {

@@ -5,7 +5,7 @@
 
 use super::chunk::{CHUNK_FIRST, Chunk, FLAG_ACK_NOW, FLAG_FIRST, WRITE, WRITE_BYTES, WriteHead};
 use super::{Reader, Writer, u32_at, u64_at};
-use crate::limits::ACK_RANGES_MAX;
+use crate::limits::{ACK_RANGES_MAX, PACKET_BYTES_MAX};
 
 const ACK: u8 = 0x01;
 const SEQ: u8 = 0x02;
@@ -14,12 +14,16 @@ const PONG: u8 = 0x04;
 const CLOSE: u8 = 0x05;
 const EARLY: u8 = 0x06;
 const MARKS: u8 = 0x07;
+const PIECE: u8 = 0x08;
+const PADDING: u8 = 0x09;
 
 /// Bytes of these frames.
 pub(crate) const SEQ_BYTES: usize = 9;
 pub(crate) const PING_BYTES: usize = 9;
 pub(crate) const EARLY_BYTES: usize = 3;
 pub(crate) const MARKS_BYTES: usize = 25;
+/// Bytes of a piece before its data.
+pub(crate) const PIECE_BYTES: usize = 21;
 const ACK_BYTES: usize = 30;
 const ACK_RANGE_BYTES: usize = 8;
 
@@ -63,6 +67,18 @@ pub(crate) struct Marks {
     pub(crate) ce: u64,
 }
 
+/// A part of a chunk that is larger than packets may be now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece<'a> {
+    /// Number of the chunk.
+    pub(crate) number: u64,
+    /// Bytes of the chunk, with its mark if it is early.
+    pub(crate) total: usize,
+    /// Where in them `data` stands: `start + data.len() <= total`.
+    pub(crate) start: usize,
+    pub(crate) data: &'a [u8],
+}
+
 /// A decoded frame.
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
@@ -77,6 +93,9 @@ pub(crate) enum Frame<'a> {
     Marks(Marks),
     /// With its bytes, for the case that it must be held.
     Chunk(Chunk<'a>, &'a [u8]),
+    Piece(Piece<'a>),
+    /// The rest of the packet says nothing.
+    Padding,
 }
 
 /// Takes one frame; `None`: these bytes are none.
@@ -104,6 +123,21 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
         CLOSE => Frame::Close,
         EARLY => Frame::Early(reader.u16()?),
         MARKS => Frame::Marks(Marks { ect0: reader.u64()?, ect1: reader.u64()?, ce: reader.u64()? }),
+        PIECE => {
+            let (number, total, start) = (reader.u64()?, reader.u32()? as usize, reader.u32()? as usize);
+            let len = reader.u32()? as usize;
+            let data = reader.bytes(len)?;
+            // Numbers near the end of u64 could not be counted on.
+            let fits = start.checked_add(len)? <= total && total <= PACKET_BYTES_MAX && number < u64::MAX / 2;
+            if !fits {
+                return None;
+            }
+            Frame::Piece(Piece { number, total, start, data })
+        }
+        PADDING => {
+            reader.bytes(reader.rest().len())?;
+            Frame::Padding
+        }
         _ => return None,
     })
 }
@@ -175,6 +209,24 @@ pub(crate) fn write_early(back: u16, out: &mut Writer<'_>) {
 pub(crate) fn write_marks(marks: &Marks, out: &mut Writer<'_>) {
     out.u8(MARKS);
     [marks.ect0, marks.ect1, marks.ce].into_iter().for_each(|count| out.u64(count));
+}
+
+/// Writes a piece, for which there is room.
+pub(crate) fn write_piece(piece: &Piece<'_>, out: &mut Writer<'_>) {
+    out.u8(PIECE);
+    out.u64(piece.number);
+    out.u32(piece.total as u32);
+    out.u32(piece.start as u32);
+    out.u32(piece.data.len() as u32);
+    out.bytes(piece.data);
+}
+
+/// Fills the packet up: `bytes` with the code.
+pub(crate) fn write_padding(bytes: usize, out: &mut Writer<'_>) {
+    if let Some(zeros) = bytes.checked_sub(1) {
+        out.u8(PADDING);
+        out.space(zeros).fill(0);
+    }
 }
 
 pub(crate) fn write_ping(token: u64, out: &mut Writer<'_>) {

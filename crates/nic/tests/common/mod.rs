@@ -112,6 +112,8 @@ pub struct World {
     pub link: Option<Link>,
     /// If there is one, it marks what gets through.
     pub marker: Option<Marker>,
+    /// Larger datagrams are swallowed, unless they may be cut up.
+    pub narrow: Option<usize>,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -147,6 +149,7 @@ impl World {
             script: None,
             link: None,
             marker: None,
+            narrow: None,
             tape: None,
             sent: 0,
             lent: 0,
@@ -412,13 +415,16 @@ impl World {
                     break;
                 }
                 let Some((sent, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true) else { break };
-                let Transmit { to, len, codepoint, .. } = sent;
+                let Transmit { to, len, codepoint, fit, .. } = sent;
                 // UDP's checksum guards what the engine has not seen: damage there is loss.
                 let guarded = lent.map_or(0..0, |lent| lent.at..lent.at + lent.len);
                 let len = lent.map_or(len, |lent| lent.put_in(&mut buf, len, memory));
                 self.lent += guarded.len() as u64;
                 let referred = lent.filter(|lent| lent.by_reference).map(|lent| (index, lent));
                 self.referred += referred.map_or(0, |(_, lent)| lent.len as u64);
+                if fit != Fit::CutUp && self.narrow.is_some_and(|most| len > most) {
+                    continue;
+                }
                 let from = *addrs.iter().find(|from| same_network(from, &to)).unwrap_or(&addrs[0]);
                 self.carry((from, to, codepoint), &buf[..len], guarded, referred);
             }

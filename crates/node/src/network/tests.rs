@@ -307,6 +307,46 @@ fn what_is_held_while_its_path_shrinks_goes_in_pieces_too() {
 }
 
 #[test]
+fn a_probe_goes_by_itself_and_the_kernel_is_asked_with_it() {
+    let mut world = World::with_path(peer(1));
+    kernel(|kernel| (kernel.sends.clear(), kernel.payload_bytes = 1_300));
+    world.queue(peer(1), 1..3);
+    world.engine.queue.push_back(Next { fit: Fit::Probe, ..Next::new(peer(1), datagram(3, 100)) });
+    world.queue(peer(1), 4..6);
+    assert_eq!(world.transmit(), [1, 2, 3, 4, 5]);
+    assert_eq!(kernel(|kernel| std::mem::take(&mut kernel.sends)), [2, 1, 2]);
+    assert_eq!(world.engine.path_sizes, [(peer(1), 1_300)]);
+}
+
+#[test]
+fn a_probe_that_the_interface_refuses_is_silence_and_nothing_else() {
+    for refusal in [Errno::MSGSIZE, Errno::INVAL] {
+        let mut world = World::with_path(peer(1));
+        world.engine.queue.push_back(Next { fit: Fit::Probe, ..Next::new(peer(1), datagram(1, 1_400)) });
+        world.queue(peer(1), 2..3);
+        kernel(|kernel| kernel.payload_bytes = 1_300);
+        answer([Err(refusal)]);
+        assert_eq!(world.transmit(), [2], "it does not go in pieces");
+        assert_eq!(world.counted(), [0, 0, 3]);
+        assert!(world.network.segments);
+    }
+}
+
+#[test]
+fn what_may_be_cut_up_is_sent_so_also_when_it_had_to_wait() {
+    let mut world = World::with_path(peer(1));
+    let next = |number| Next { fit: Fit::CutUp, ..Next::new(peer(1), datagram(number, 1_200)) };
+    world.engine.queue.extend([next(1), next(2)]);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    world.queue(peer(1), 3..4);
+    world.network.transmit(&mut world.engine, world.now);
+    let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+    let went: Vec<_> = out.iter().map(|out| (out.bytes[0], out.how == How::InPieces)).collect();
+    assert_eq!(went, [(1, true), (2, true), (3, false)]);
+}
+
+#[test]
 fn what_is_held_finds_its_socket_when_its_route_was_forgotten() {
     // The second socket is the one for the address; the first one is of the other family.
     let listen = ["[::]:1", "0.0.0.0:2"].map(|address| address.parse().unwrap());
@@ -354,7 +394,7 @@ fn strangers_get_no_answer_while_much_waits_in_a_socket() {
     let mut world = World::with_path(peer(1));
     let mut ask = |queue: Result<(usize, usize), Errno>| {
         kernel(|kernel| kernel.queue = queue);
-        world.engine.queue.push_back(Next { to: peer(9), bytes: datagram(9, 50), to_stranger: true, lent: None });
+        world.engine.queue.push_back(Next { to_stranger: true, ..Next::new(peer(9), datagram(9, 50)) });
         world.queue(peer(1), 1..2);
         (world.transmit(), world.counter("udp_unanswered"))
     };
@@ -367,7 +407,7 @@ fn strangers_get_no_answer_while_much_waits_in_a_socket() {
 fn strangers_do_not_wait_behind_others() {
     let mut world = World::with_path(peer(1));
     world.queue(peer(1), 1..2);
-    world.engine.queue.push_back(Next { to: peer(9), bytes: datagram(9, 50), to_stranger: true, lent: None });
+    world.engine.queue.push_back(Next { to_stranger: true, ..Next::new(peer(9), datagram(9, 50)) });
     answer([AGAIN]);
     assert_eq!(world.transmit(), []);
     assert_eq!(world.transmit(), [1]);
@@ -377,7 +417,7 @@ fn strangers_do_not_wait_behind_others() {
 /// A datagram of which the most stays in memory.
 fn lent(to: SocketAddr, number: u32) -> Next {
     let len = SPLICE_BYTES_MIN + 40;
-    Next { to, bytes: datagram(number, len), to_stranger: false, lent: Some((20, SPLICE_BYTES_MIN)) }
+    Next { lent: Some((20, SPLICE_BYTES_MIN)), ..Next::new(to, datagram(number, len)) }
 }
 
 #[test]

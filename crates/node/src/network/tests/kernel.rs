@@ -16,7 +16,7 @@ use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::Way;
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Codepoint, Lent, ProcessId, RegionId, RegionRef, Time, Transmit};
+use vmmc_nic::{Codepoint, Fit, Lent, ProcessId, RegionId, RegionRef, Time, Transmit};
 
 /// What a socket was asked to do with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,8 +244,15 @@ pub(super) struct Next {
     pub(super) to: SocketAddr,
     pub(super) bytes: Vec<u8>,
     pub(super) to_stranger: bool,
+    pub(super) fit: Fit,
     /// The part of it that stays in the region: where it stands and its bytes.
     pub(super) lent: Option<(usize, usize)>,
+}
+
+impl Next {
+    pub(super) fn new(to: SocketAddr, bytes: Vec<u8>) -> Next {
+        Next { to, bytes, to_stranger: false, fit: Fit::Path, lent: None }
+    }
 }
 
 /// An engine that has just this to send, and what it was told.
@@ -266,7 +273,7 @@ pub(super) struct Engine {
 impl Engine {
     /// Datagrams of `len` bytes each, numbered from `first` on.
     pub(super) fn queue(&mut self, to: SocketAddr, numbers: std::ops::Range<u32>, len: usize) {
-        let next = |number| Next { to, bytes: datagram(number, len), to_stranger: false, lent: None };
+        let next = |number| Next::new(to, datagram(number, len));
         self.queue.extend(numbers.map(next));
     }
 }
@@ -278,10 +285,10 @@ impl Traffic for Engine {
     }
 
     fn poll_transmit_lending(&mut self, _: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
-        let (codepoint, Next { to, bytes, to_stranger, lent }) = (self.codepoint, self.queue.pop_front()?);
+        let (codepoint, Next { to, bytes, to_stranger, fit, lent }) = (self.codepoint, self.queue.pop_front()?);
         let Some((at, len)) = lent else {
             buf[..bytes.len()].copy_from_slice(&bytes);
-            return Some((Transmit { to, len: bytes.len(), codepoint, to_stranger }, None));
+            return Some((Transmit { to, len: bytes.len(), codepoint, to_stranger, fit }, None));
         };
         if let Some(region) = &self.region {
             region.write(0, &bytes[at..at + len]).unwrap();
@@ -290,7 +297,7 @@ impl Traffic for Engine {
         buf[..rest.len()].copy_from_slice(&rest);
         let memory = RegionRef { process: ProcessId(0), region: RegionId(0) };
         let lent = Lent { at, memory, offset: 0, len, by_reference: true };
-        Some((Transmit { to, len: rest.len(), codepoint, to_stranger }, Some(lent)))
+        Some((Transmit { to, len: rest.len(), codepoint, to_stranger, fit }, Some(lent)))
     }
 
     fn try_send_inline(
@@ -301,10 +308,10 @@ impl Traffic for Engine {
         buf: &mut [u8],
         send: impl FnOnce(SocketAddr, Codepoint, &[u8]),
     ) -> Option<Transmit> {
-        let (codepoint, Next { to, bytes, to_stranger, .. }) = (self.codepoint, self.queue.pop_front()?);
+        let (codepoint, Next { to, bytes, to_stranger, fit, .. }) = (self.codepoint, self.queue.pop_front()?);
         buf[..bytes.len()].copy_from_slice(&bytes);
         send(to, codepoint, &buf[..bytes.len()]);
-        Some(Transmit { to, len: bytes.len(), codepoint, to_stranger })
+        Some(Transmit { to, len: bytes.len(), codepoint, to_stranger, fit })
     }
 
     fn lent_region(&self, _: &Lent) -> Option<&Region> {
