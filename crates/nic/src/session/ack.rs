@@ -266,6 +266,7 @@ impl Session {
     fn probe(&mut self, tables: &mut Tables) {
         self.tx.probed += 1;
         self.stats.probes += 1;
+        self.notification.goes_again(self.tx.next_packet);
         tables.stats.retransmits += self.tx.lose_oldest(0);
         self.tx.probes = self.tx.probes.max(1);
     }
@@ -287,6 +288,7 @@ impl Session {
         self.stats.timeouts += 1;
         tables.stats.timeouts += 1;
         self.notification.timed_out();
+        self.notification.goes_again(self.tx.next_packet);
         let lost = if self.tx.backoff == 1 {
             self.tx.lose_oldest(self.packet_bytes / 2)
         } else {

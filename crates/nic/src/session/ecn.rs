@@ -19,6 +19,7 @@ use super::ack::Nonsense;
 use crate::ecn::{Codepoint, Ecn, EcnOff, EcnState};
 use crate::limits::{
     ECN_ECHO_EVERY, ECN_MISSING_MIN, ECN_MISSING_PART, ECN_REPEATED_MAX, ECN_TIMEOUTS_MAX, ECN_UNSEEN_MAX,
+    ECN_UNTOLD_MAX,
 };
 use crate::time::Time;
 use crate::wire::frame::Marks;
@@ -54,6 +55,10 @@ pub(crate) struct Notification {
     /// Of those since the try began, how many have arrived, and how many had when counts came last.
     arrived: u64,
     arrived_then: u64,
+    /// The first packet that is counted so.
+    certain_from: u64,
+    /// Acknowledgements since then.
+    untold: u32,
     /// The peer's newest counts, those when the try began, and the packet after the one that
     /// brought the newest.
     told: Marks,
@@ -87,6 +92,8 @@ impl Notification {
             asked: 0,
             arrived: 0,
             arrived_then: 0,
+            certain_from: 0,
+            untold: 0,
             told: Marks::default(),
             told_then: Marks::default(),
             told_in: 0,
@@ -122,7 +129,7 @@ impl Notification {
     /// The path has changed; `next` is the next packet to be sent.
     pub(crate) fn try_again(&mut self, next: u64) {
         self.state = if self.choice == Ecn::Off { EcnState::Off(EcnOff::Chosen) } else { EcnState::Trying };
-        (self.since, self.arrived, self.arrived_then) = (next, 0, 0);
+        (self.since, self.arrived, self.arrived_then, self.untold) = (next, 0, 0, 0);
         (self.timeouts, self.repeated) = (0, 0);
         self.told_then = self.told;
     }
@@ -131,16 +138,24 @@ impl Notification {
     #[inline]
     pub(crate) fn has_arrived(&mut self, number: u64) {
         if number >= self.since {
-            self.arrived += 1;
+            self.arrived += u64::from(number >= self.certain_from);
             self.timeouts = 0;
         }
+    }
+
+    /// What was under way goes again, though nothing tells of its loss: of the packets before
+    /// `next` nobody knows which arrive.
+    pub(crate) fn goes_again(&mut self, next: u64) {
+        self.certain_from = next;
     }
 
     /// To be called with each acknowledgement, before the counts in it are taken: looks whether
     /// counts are missing.
     #[inline]
     pub(crate) fn look(&mut self) {
-        if self.arrived - self.arrived_then > ECN_UNSEEN_MAX {
+        self.untold += 1;
+        // One acknowledgement that closes a gap may tell of hundreds.
+        if self.arrived - self.arrived_then > ECN_UNSEEN_MAX && self.untold > ECN_UNTOLD_MAX {
             self.turn_off(EcnOff::Stripped);
         }
     }
@@ -171,7 +186,7 @@ impl Notification {
         if matches!(self.state, EcnState::Off(_)) {
             return Ok(None);
         }
-        self.arrived_then = self.arrived;
+        (self.arrived_then, self.untold) = (self.arrived, 0);
         let other = if self.choice == Ecn::L4s { Codepoint::Ect0 } else { Codepoint::Ect1 };
         let came = told.all() - self.told_then.all();
         let missing = if newest { self.arrived.saturating_sub(came) } else { 0 };

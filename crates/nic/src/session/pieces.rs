@@ -195,6 +195,7 @@ impl Session {
     /// at once. That says nothing about congestion.
     pub(crate) fn packets_were_too_large(&mut self, tables: &mut Tables) {
         self.tx.cut.going = None;
+        self.notification.goes_again(self.tx.next_packet);
         let lost = self.tx.lose_oldest(usize::MAX);
         self.stats.lost += lost;
         tables.stats.retransmits += lost;

@@ -5,14 +5,19 @@
 //! Invariant: a checker reads levels and changes nothing.
 
 use vmmc_nic::limits as nic;
-use vmmc_nic::{PeerInfo, PeerState};
+use vmmc_nic::{EcnOff, EcnState, PeerInfo, PeerState};
 
+use super::link::Marking;
 use super::stream::SLOTS;
 use super::world::World;
 use crate::limits::{LINK_BUDGET_BYTES, LINK_PACE_SLACK_NS, LINK_STILL_NS_MAX};
 
 /// Packets by whose time the next one may be late at the pace: a quantum, and the one before.
 const PACKETS_LATE: u64 = 4;
+
+/// Packets by which a sender knows that nothing of what it asks with arrives: those that are to
+/// arrive, and what may be under way or lost meanwhile.
+const MARKS_UNSEEN_MAX: u64 = nic::ECN_UNSEEN_MAX + 10_000;
 
 impl World<'_> {
     /// Looks at every node, stream and link.
@@ -39,7 +44,27 @@ impl World<'_> {
         self.level(node, "bytes held out of order for one peer", peer.held_bytes as u64, budget);
         self.level(node, "chunks held out of order for one peer", peer.held_chunks as u64, nic::CHUNK_WINDOW);
         self.level(node, "operations queued for one peer", peer.queued_ops as u64, SLOTS);
+        self.look_at_marks(node, peer);
         self.look_at_pace(node, peer);
+    }
+
+    /// What a path does to codepoints is found out, and nothing else is held against it; a peer
+    /// tells of marks that there were.
+    fn look_at_marks(&mut self, node: usize, peer: &PeerInfo) {
+        let is_sender = node < self.streams.len();
+        let strips = is_sender && self.scenario.routes[0].there.marking == Marking::Strips;
+        let wrong = match peer.ecn {
+            Some(EcnState::InUse) => strips,
+            Some(EcnState::Trying) => strips && peer.stats.packets_out > MARKS_UNSEEN_MAX,
+            Some(EcnState::Off(EcnOff::Stripped)) => !strips,
+            Some(EcnState::Off(EcnOff::Altered)) => true,
+            Some(EcnState::Off(EcnOff::Chosen | EcnOff::Unanswered)) | None => false,
+        };
+        if wrong {
+            self.fail("marks", format!("node {node} has marks {:?} with {:?}", peer.ecn, peer.stats));
+        }
+        let marked: u64 = self.links.iter().map(|link| link.counts.marked).sum();
+        self.level(node, "marks that peers tell of", peer.stats.marked_out, marked);
     }
 
     /// Who has something to send, and room in the window, sends.

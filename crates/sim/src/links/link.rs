@@ -4,7 +4,20 @@
 //! more wait than the queue has room for, and what finds no room is dropped (drop-tail). Jitter
 //! keeps that order, only a packet that is picked to be late is overtaken.
 
+use vmmc_nic::Codepoint;
+
 use crate::rng::Rng;
+
+/// What the queue of a link does to packets that ask for marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marking {
+    /// Nothing.
+    Passes,
+    /// It marks what comes while more bytes wait.
+    Beyond(u64),
+    /// It clears what they ask with.
+    Strips,
+}
 
 /// What a link is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +33,14 @@ pub(crate) struct LinkSpec {
     /// Packets that are late, of a million, and by how much at most.
     pub(crate) late_ppm: u64,
     pub(crate) late_ns: u64,
+    pub(crate) marking: Marking,
 }
 
 impl LinkSpec {
     /// A link that does nothing to packets but take its time.
     pub(crate) const fn plain(bits_per_s: u64, queue_bytes: u64, delay_ns: u64) -> LinkSpec {
-        LinkSpec { bits_per_s, queue_bytes, delay_ns, jitter_ns: 0, loss_ppm: 0, late_ppm: 0, late_ns: 0 }
+        let marking = Marking::Passes;
+        LinkSpec { bits_per_s, queue_bytes, delay_ns, jitter_ns: 0, loss_ppm: 0, late_ppm: 0, late_ns: 0, marking }
     }
 
     /// How long so many bytes take to leave.
@@ -42,6 +57,7 @@ pub(crate) struct LinkCounts {
     pub(crate) dropped: u64,
     pub(crate) lost: u64,
     pub(crate) late: u64,
+    pub(crate) marked: u64,
 }
 
 /// A link.
@@ -82,6 +98,18 @@ impl Link {
     pub(crate) fn queued_bytes(&self, now_ns: u64) -> u64 {
         let busy_ns = u128::from(self.free_ns.saturating_sub(now_ns));
         (busy_ns * u128::from(self.spec.bits_per_s) / 8_000_000_000) as u64
+    }
+
+    /// What a packet leaves with that comes with this.
+    pub(crate) fn mark(&mut self, now_ns: u64, codepoint: Codepoint) -> Codepoint {
+        match self.spec.marking {
+            Marking::Strips => Codepoint::NotEct,
+            Marking::Beyond(bytes) if codepoint != Codepoint::NotEct && self.queued_bytes(now_ns) > bytes => {
+                self.counts.marked += 1;
+                Codepoint::Ce
+            }
+            Marking::Beyond(_) | Marking::Passes => codepoint,
+        }
     }
 
     /// Takes a packet; gives the time at which it arrives at the other end, if it does.
@@ -144,6 +172,22 @@ mod tests {
         let taken = (0..30).filter(|_| link.take(0, 1_000).is_some()).count();
         assert_eq!((taken, link.counts.dropped, link.queued_max), (10, 20, 10_000));
         assert!(link.take(1_000_000, 1_000).is_some() && link.take(1_000_000, 1_000).is_none());
+    }
+
+    #[test]
+    fn a_queue_marks_what_asks_for_it_while_it_is_long() {
+        let mut link = link(LinkSpec { marking: Marking::Beyond(2_000), ..SPEC });
+        let came = |link: &mut Link, codepoint| {
+            let left = link.mark(0, codepoint);
+            link.take(0, 1_000);
+            left
+        };
+        let left: Vec<_> = (0..4).map(|_| came(&mut link, Codepoint::Ect0)).collect();
+        assert_eq!(left, [Codepoint::Ect0, Codepoint::Ect0, Codepoint::Ect0, Codepoint::Ce]);
+        assert_eq!(came(&mut link, Codepoint::NotEct), Codepoint::NotEct);
+        assert_eq!((link.mark(3_000_000, Codepoint::Ect1), link.counts.marked), (Codepoint::Ect1, 1));
+        link.spec.marking = Marking::Strips;
+        assert_eq!(link.mark(0, Codepoint::Ect1), Codepoint::NotEct);
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn run_scenario(
         dropped: world.links.iter().map(|link| link.counts.dropped).sum(),
         lost: world.links.iter().map(|link| link.counts.lost).sum(),
         late: world.links.iter().map(|link| link.counts.late).sum(),
+        marked: world.links.iter().map(|link| link.counts.marked).sum(),
         moments: report::moments(&world.samples),
         flows: report::flows(&world),
         virtual_time: at,

@@ -39,6 +39,8 @@ pub struct LinkReport {
     pub lost: u64,
     /// Packets held back behind later ones.
     pub late: u64,
+    /// Packets that a queue marked.
+    pub marked: u64,
     /// Names of what shares the bottleneck.
     pub flows: Vec<String>,
     /// The run over time.

@@ -3,9 +3,9 @@
 //! Invariant: a scenario depends on the options alone. Sizes are such that a run has some ten
 //! thousand packets, whatever its rate.
 
-use vmmc_nic::CongestionControl;
+use vmmc_nic::{CongestionControl, Ecn};
 
-use super::link::LinkSpec;
+use super::link::{LinkSpec, Marking};
 use super::tcp::{SEGMENT_BYTES, TcpKind};
 use crate::rng::Rng;
 
@@ -65,6 +65,7 @@ pub(crate) struct Route {
 pub(crate) struct Scenario {
     pub(crate) shape: Shape,
     pub(crate) control: CongestionControl,
+    pub(crate) ecn: Ecn,
     pub(crate) sealed: bool,
     /// Streams, each from a node of its own; when each begins.
     pub(crate) starts_ns: Vec<u64>,
@@ -91,7 +92,30 @@ impl Scenario {
             Shape::Incast => incast(&mut rng),
         };
         (scenario.control, scenario.sealed) = (control.unwrap_or(drawn), sealed);
+        scenario.draw_marking(seed);
         scenario
+    }
+
+    /// Half of the runs have queues that mark, or a path that removes what asks for it; but for
+    /// those beside TCP, whose model does not ask.
+    fn draw_marking(&mut self, seed: u64) {
+        // A generator of its own: all else is as it is without.
+        let mut rng = Rng::new(seed ^ 0xec_4b5);
+        self.ecn = rng.pick(&[Ecn::Classic, Ecn::Classic, Ecn::L4s, Ecn::Off]);
+        let draw = rng.below(10);
+        if self.shape == Shape::BesideTcp {
+            return;
+        }
+        for Route { there, back, .. } in &mut self.routes {
+            let tenths = if self.ecn == Ecn::L4s { 2 } else { 5 };
+            let beyond = (there.queue_bytes * tenths / 10).max(10 * SEGMENT_BYTES);
+            there.marking = match draw {
+                0..4 => Marking::Beyond(beyond),
+                4 => Marking::Strips,
+                _ => Marking::Passes,
+            };
+            back.marking = if draw == 4 { Marking::Passes } else { there.marking };
+        }
     }
 
     /// The round trip of the first route without any queue, ns.
@@ -124,6 +148,11 @@ impl Scenario {
         );
         if let Some(tcp) = self.tcp {
             text += &format!(", beside {}", tcp.name());
+        }
+        match there.marking {
+            Marking::Passes => {}
+            Marking::Beyond(bytes) => text += &format!(", marks ({}) beyond {} KB", self.ecn, bytes / 1_000),
+            Marking::Strips => text += &format!(", removes marks ({})", self.ecn),
         }
         if there.loss_ppm > 0 {
             text += &format!(", {} % lost", there.loss_ppm as f64 / 1e4);
@@ -160,6 +189,7 @@ fn scenario(shape: Shape, starts_ns: Vec<u64>, routes: Vec<Route>, longest_ns: u
     Scenario {
         shape,
         control: CongestionControl::default(),
+        ecn: Ecn::default(),
         sealed: false,
         starts_ns,
         stream_bytes: None,
@@ -248,6 +278,17 @@ mod tests {
                 assert_eq!(Scenario::draw(3, Some(control)).control, control);
             }
         }
+    }
+
+    #[test]
+    fn all_ways_to_use_marks_and_to_treat_them_come_up() {
+        let drawn: Vec<_> = (0..500).map(|seed| Scenario::draw(seed, None)).collect();
+        for ecn in Ecn::ALL {
+            let marked = |drawn: &&Scenario| drawn.ecn == ecn && drawn.routes[0].there.marking != Marking::Passes;
+            let count = drawn.iter().filter(marked).count();
+            assert!((20..150).contains(&count), "{ecn}: {count}");
+        }
+        assert!(drawn.iter().any(|drawn| drawn.routes[0].there.marking == Marking::Strips));
     }
 
     #[test]

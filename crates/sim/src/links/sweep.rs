@@ -27,6 +27,8 @@ pub struct LinkSweep {
     pub dropped: u64,
     /// See there.
     pub lost: u64,
+    /// Packets that a queue marked.
+    pub marked: u64,
     /// See there.
     pub late: u64,
     /// Simulated time.
@@ -99,6 +101,7 @@ impl LinkSweep {
         self.longest_still = self.longest_still.max(report.longest_still);
         self.packets += report.packets;
         self.dropped += report.dropped;
+        self.marked += report.marked;
         self.lost += report.lost;
         self.late += report.late;
         self.virtual_time += report.virtual_time;

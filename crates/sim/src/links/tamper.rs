@@ -1,6 +1,6 @@
 //! Where a test may put a bug into a run over links, as [`crate::tamper`] for the other runs.
 
-use vmmc_nic::{CongestionControl, Event};
+use vmmc_nic::{Codepoint, CongestionControl, Event};
 
 /// A bug to plant. Every method changes nothing unless it is overridden.
 pub(crate) trait LinkTamper {
@@ -27,6 +27,11 @@ pub(crate) trait LinkTamper {
     /// How much later than asked for a node is woken, ns.
     fn late_ns(&mut self, _now_ns: u64, _node: usize) -> u64 {
         0
+    }
+
+    /// What a packet says of the queues it came through.
+    fn codepoint(&mut self, codepoint: Codepoint) -> Codepoint {
+        codepoint
     }
 
     /// Whether what this node sends vanishes.

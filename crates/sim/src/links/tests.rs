@@ -1,7 +1,8 @@
 //! Runs over links hold, are the same every time, and every checker is shown to fail.
 
-use vmmc_nic::{CongestionControl, Event, OpError};
+use vmmc_nic::{Codepoint, CongestionControl, Event, OpError};
 
+use super::link::Marking;
 use super::tamper::LinkTamper;
 use super::*;
 
@@ -81,6 +82,7 @@ struct Bug {
     /// Of the count, the time and the node.
     swallows: fn(u64, u64, usize) -> bool,
     control: Option<CongestionControl>,
+    codepoint: fn(Codepoint) -> Codepoint,
     calls: u64,
 }
 
@@ -91,6 +93,7 @@ const HONEST: Bug = Bug {
     late_ns: |_, _| 0,
     swallows: |_, _, _| false,
     control: None,
+    codepoint: |codepoint| codepoint,
     calls: 0,
 };
 
@@ -113,6 +116,9 @@ impl LinkTamper for Bug {
         self.calls += 1;
         (self.swallows)(self.calls, now_ns, node)
     }
+    fn codepoint(&mut self, codepoint: Codepoint) -> Codepoint {
+        (self.codepoint)(codepoint)
+    }
     fn control(&mut self) -> Option<CongestionControl> {
         self.control
     }
@@ -123,7 +129,9 @@ impl LinkTamper for Bug {
 fn is_found_by(checker: &str, shape: Shape, control: CongestionControl, bug: impl Fn() -> Bug) {
     let mut found = Vec::new();
     let first = seed_of(shape, control);
-    for seed in (first..).step_by(10).take(4) {
+    // A queue that marks stays short, whoever fills it.
+    let marks = |seed: &u64| Scenario::draw(*seed, None).routes[0].there.marking != Marking::Passes;
+    for seed in (first..).step_by(10).filter(|seed| marks(seed) == (checker == "marks")).take(10) {
         match run_tampered(options(seed), &mut bug()) {
             Err(failure) if failure.checker == checker => return,
             Err(failure) => found.push(failure.to_string()),
@@ -225,6 +233,14 @@ fn a_stream_that_gets_too_little_is_found() {
 fn a_sender_that_is_much_slower_than_others_is_found() {
     let slow = |_, now_ns, node| node == 3 && (20_000_000..300_000_000).contains(&now_ns);
     is_found_by("slowest, of mean", Shape::Incast, BBR, || Bug { swallows: slow, ..HONEST });
+}
+
+#[test]
+fn marks_that_are_not_those_of_the_links_are_found() {
+    // What a path is said to remove arrives.
+    is_found_by("marks", Shape::Alone, BBR, || Bug { codepoint: |_| Codepoint::Ect0, ..HONEST });
+    // A queue that is not there marks.
+    is_found_by("marks", Shape::Alone, CUBIC, || Bug { codepoint: |_| Codepoint::Ect1, ..HONEST });
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use vmmc_nic::{
-    Access, ClusterKey, Command, Config, Cookie, Engine, Event, ExportKind, ExportSpec, ImportSpec, ImportTarget,
-    NodeSpec, Owner, RegionRef, Rights, Source, Time,
+    Access, ClusterKey, Codepoint, Command, Config, Cookie, Engine, Event, ExportKind, ExportSpec, ImportSpec,
+    ImportTarget, NodeSpec, Owner, RegionRef, Rights, Source, Time,
 };
 
 use super::link::{Link, LinkSpec};
@@ -33,7 +33,7 @@ const IMPORT: Cookie = Cookie(u64::MAX);
 const ACCESS_TIMES: u64 = 20;
 
 enum Body {
-    Datagram { from: usize, bytes: Vec<u8> },
+    Datagram { from: usize, codepoint: Codepoint, bytes: Vec<u8> },
     Segment(u64),
     Ack(usize),
 }
@@ -185,6 +185,7 @@ impl<'a> World<'a> {
         config.listen = vec![address(node, 0)];
         config.recv_buffer_bytes = crate::limits::LINK_BUDGET_BYTES;
         config.congestion = self.tamper.control().unwrap_or(self.scenario.control);
+        config.ecn = self.scenario.ecn;
         let engine = Engine::new(config, rng.bytes32(), self.time());
         self.nodes.push(Node { engine, ram: Ram::default(), wake_ns: None, sent_ns: 0, packets: 0 });
     }
@@ -299,7 +300,7 @@ impl<'a> World<'a> {
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(&buffer[..out.len]);
-            let packet = Packet { to, body: Body::Datagram { from: node, bytes } };
+            let packet = Packet { to, body: Body::Datagram { from: node, codepoint: out.codepoint, bytes } };
             self.leave(node, node < self.streams.len(), out.len as u64 + LINK_HEADERS_BYTES, packet);
         }
         self.buffer = buffer;
@@ -314,7 +315,10 @@ impl<'a> World<'a> {
         }
     }
 
-    fn cross(&mut self, link: usize, bytes: u64, packet: Packet) {
+    fn cross(&mut self, link: usize, bytes: u64, mut packet: Packet) {
+        if let Body::Datagram { codepoint, .. } = &mut packet.body {
+            *codepoint = self.links[link].mark(self.now_ns, *codepoint);
+        }
         match (self.links[link].take(self.now_ns, bytes), packet.body) {
             (Some(at_ns), body) => self.due.push(at_ns, What::Arrive(Packet { body, ..packet })),
             (None, Body::Datagram { bytes, .. }) => self.spare.push(bytes),
@@ -324,11 +328,12 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, packet: Packet) {
         match packet.body {
-            Body::Datagram { from, mut bytes } => {
+            Body::Datagram { from, codepoint, mut bytes } => {
                 self.trace.digest(&[self.now_ns, packet.to as u64]);
                 self.trace.digest_bytes(&bytes);
+                let codepoint = self.tamper.codepoint(codepoint);
                 self.call(packet.to, |engine, now, port| {
-                    engine.handle_datagram(now, address(from, 0), &mut bytes, port);
+                    engine.handle_datagram_with(now, address(from, 0), codepoint, &mut bytes, port);
                 });
                 self.spare.push(bytes);
                 self.note_arrivals(packet.to);

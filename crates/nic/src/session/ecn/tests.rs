@@ -44,11 +44,16 @@ fn counts_of_more_packets_than_there_are_or_that_shrink_are_a_breach_of_protocol
     }
 }
 
+/// As many acknowledgements as may come without a report, and one more.
+fn look_often(sender: &mut Notification) {
+    (0..=ECN_UNTOLD_MAX).for_each(|_| sender.look());
+}
+
 #[test]
 fn a_path_that_removes_codepoints_turns_marks_off() {
     // No counts at all.
     let mut sender = sender(Ecn::Classic, ECN_UNSEEN_MAX);
-    sender.look();
+    look_often(&mut sender);
     assert_eq!(sender.state(), EcnState::Trying);
     sender.has_arrived(ECN_UNSEEN_MAX);
     sender.look();
@@ -63,8 +68,19 @@ fn a_path_that_removes_codepoints_turns_marks_off() {
     let mut sender = self::sender(Ecn::Classic, 100);
     assert!(sender.told((1, true), told(100, 0, 0), 100).is_ok());
     (0..=ECN_UNSEEN_MAX).for_each(|number| sender.has_arrived(100 + number));
+    (0..ECN_UNTOLD_MAX).for_each(|_| sender.look());
+    assert_eq!(sender.state(), EcnState::InUse, "one acknowledgement may tell of many packets");
     sender.look();
     assert_eq!(sender.state(), EcnState::Off(EcnOff::Stripped));
+}
+
+#[test]
+fn packets_that_went_again_untold_are_not_held_against_the_path() {
+    let mut sender = sender(Ecn::Classic, 100);
+    sender.goes_again(200);
+    (100..200).for_each(|number| sender.has_arrived(number));
+    assert!(sender.told((1, true), told(100, 0, 0), 100).is_ok());
+    assert_eq!(sender.state(), EcnState::InUse, "how many of those have arrived nobody knows");
 }
 
 #[test]
@@ -104,7 +120,7 @@ fn a_path_on_which_nothing_gets_through_turns_marks_off() {
 #[test]
 fn another_path_is_another_try() {
     let mut sender = sender(Ecn::Classic, 300);
-    sender.look();
+    look_often(&mut sender);
     assert_eq!(sender.state(), EcnState::Off(EcnOff::Stripped));
     sender.try_again(300);
     assert_eq!(sender.state(), EcnState::Trying);
