@@ -604,6 +604,9 @@ pub struct PeerInfo {
     pub congestion: String,
     /// Whether packets ask queues for marks, and if not, why, in words; empty: no session.
     pub marks: String,
+    /// Bytes of packets on the path in use, of those that the interface takes, and what is done
+    /// about the difference, in words; empty: no path.
+    pub packets: String,
     /// Congestion window, bytes.
     pub window_bytes: u64,
     /// Bytes per second at which packets go out; 0: not known yet.

@@ -122,6 +122,8 @@ pub const PEER: &[Counter] = &[
     gauge("queued_ops", "Operations queued for the peer and not yet sent."),
     counter("path_failures", "Times that a path to the peer was given up."),
     gauge("mtu_bytes", "Bytes of payload in a datagram to the peer."),
+    gauge("mtu_limit_bytes", "As many as the interface takes: the path takes fewer, or is being asked."),
+    counter("black_holes", "How often datagrams of the size in use turned out not to get through."),
 ];
 
 /// Of a process, what it copied within the node, and of an import, what went through it.

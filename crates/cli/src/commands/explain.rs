@@ -73,6 +73,7 @@ fn congestion(peer: &PeerInfo) -> Vec<Vec<String>> {
         ["window", &window, "round trip", &rtt],
         ["under way", &under_way, "shortest", &shortest],
         ["pace", &pace, "marks", &marks],
+        ["packets", &peer.packets, "address", &peer.address],
     ];
     lines.map(|line| line.map(String::from).to_vec()).to_vec()
 }

@@ -14,7 +14,7 @@ use vmmc_host::control::{
     Answer, ExportInfo, ImportInfo, Moved, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, PublishedInfo, encode,
 };
 use vmmc_host::published;
-use vmmc_nic::{ExportKind, ImportId, PeerInfo, PeerState, ProcessId, RegionRef, Time};
+use vmmc_nic::{ExportKind, ImportId, PathInfo, PeerInfo, PeerState, ProcessId, RegionRef, Time};
 
 // The list of processes is never cut before it is summed.
 const _: () = assert!(vmmc_nic::limits::PROCESSES_MAX <= INFO_LIST_MAX);
@@ -270,6 +270,21 @@ fn process_cpu_us() -> u64 {
     (time.tv_sec as u64) * 1_000_000 + (time.tv_nsec as u64) / 1_000
 }
 
+/// The size of a path's packets, in words.
+fn packets(path: &PathInfo) -> String {
+    let (bytes, limit) = (path.mtu_bytes, path.mtu_limit_bytes);
+    let holes = match path.black_holes {
+        0 => String::new(),
+        1 => ", 1 black hole".to_string(),
+        many => format!(", {many} black holes"),
+    };
+    if bytes == limit {
+        format!("{bytes} B{holes}")
+    } else {
+        format!("{bytes} of {limit} B, {}{holes}", path.mtu_state.as_str())
+    }
+}
+
 fn peer(peer: &PeerInfo) -> HostPeerInfo {
     let active = peer.paths.iter().find(|p| p.active).or(peer.paths.first());
     let state = match peer.state {
@@ -282,6 +297,8 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         ("queued_ops".to_string(), peer.queued_ops as u64),
         ("path_failures".to_string(), peer.paths.iter().map(|p| p.failures).sum()),
         ("mtu_bytes".to_string(), active.map_or(0, |p| p.mtu_bytes as u64)),
+        ("mtu_limit_bytes".to_string(), active.map_or(0, |p| p.mtu_limit_bytes as u64)),
+        ("black_holes".to_string(), peer.paths.iter().map(|p| p.black_holes).sum()),
     ];
     let congestion = peer.congestion;
     HostPeerInfo {
@@ -294,6 +311,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
         congestion: congestion.map_or_else(String::new, |c| format!("{}, {}", c.control, c.state)),
         marks: peer.ecn.map_or_else(String::new, |ecn| ecn.to_string()),
+        packets: active.map_or_else(String::new, packets),
         window_bytes: peer.window_bytes as u64,
         pace_bytes_per_s: congestion.and_then(|c| c.pace).unwrap_or(0),
         bandwidth_bytes_per_s: congestion.and_then(|c| c.bandwidth).unwrap_or(0),
