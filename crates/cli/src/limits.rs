@@ -194,6 +194,9 @@ pub(crate) const STREAM_TRANSFERS: usize = 32;
 /// Time from the begin of the streams of `vmmc ping --load` until pings beside them are counted:
 /// enough for the stream to fill what there is to fill.
 pub(crate) const LOAD_BEGINS: Duration = Duration::from_millis(500);
+/// Longest wait for a message of a stream after the pings beside it: as long as a node waits for a
+/// silent one.
+pub(crate) const LOAD_MOVES: Duration = Duration::from_secs(5);
 /// Rest after each ping beside a stream, so that pings are no load.
 pub(crate) const PING_PAUSE: Duration = Duration::from_millis(2);
 /// Pings alone, at most: enough for their 99th percentile.

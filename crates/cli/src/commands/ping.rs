@@ -6,7 +6,7 @@
 use super::attach;
 use crate::args::ping::{Load, Ping};
 use crate::failure::Failure;
-use crate::limits::{LOAD_BEGINS, STREAM_BYTES, STREAM_TRANSFERS};
+use crate::limits::{LOAD_BEGINS, LOAD_MOVES, STREAM_BYTES, STREAM_TRANSFERS};
 use crate::measure::stats::{Sample, Spread};
 use crate::report::units;
 use std::collections::VecDeque;
@@ -108,6 +108,11 @@ fn beside(session: &Session, node: &str, streams: &[Stream], ping: &Ping) -> Res
         std::thread::sleep(LOAD_BEGINS);
         let (begun, before) = (Instant::now(), moved.load(Ordering::Relaxed));
         let times = count(session, node, ping, Some(&streams));
+        // Few pings take less time than a message of a stream may.
+        let ended = || streams.iter().any(|stream| stream.is_finished());
+        while moved.load(Ordering::Relaxed) == before && begun.elapsed() < LOAD_MOVES && !ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let bytes_per_s = (moved.load(Ordering::Relaxed) - before) as f64 / begun.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         for stream in streams {
