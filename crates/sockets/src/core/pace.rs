@@ -17,7 +17,8 @@
 //! The ring's time is not all that it costs: while a turn is under way the nodes poll for what
 //! comes next. An end that pauses, between what it received and what it sends, for longer than a
 //! turn in the kernel takes of processors, is a slow responder: it keeps to the kernel, and does
-//! not answer the other end's request for the ring.
+//! not answer the other end's request for the ring. Losses that cost more than a turn outweigh
+//! that.
 //!
 //! Invariant: nothing here decides where a byte goes; it is advice, and nothing of it is exact when
 //! several threads send. Source: docs/sockets.md, between two nodes.
@@ -160,9 +161,10 @@ impl Pace {
         self.always.store(1, Relaxed);
     }
 
-    /// Whether this end pauses for so long that the ring does not pay.
+    /// Whether this end pauses for so long that the ring does not pay; it does where losses cost
+    /// more than a turn takes.
     pub(super) fn is_slow_responder(&self) -> bool {
-        self.slow_responder.load(Relaxed) != 0
+        self.slow_responder.load(Relaxed) != 0 && self.losses.turn_ns() <= self.turn_ns[KERNEL].load(Relaxed)
     }
 
     /// Notes that bytes came.
@@ -248,6 +250,7 @@ impl Pace {
     fn follow(&self, clock: &impl Kernel, bytes: u64, turn: &Turn, in_ring: bool, other_in_ring: bool) {
         if turn.answers {
             self.turns.fetch_add(1, Relaxed);
+            self.losses.passed(u32::from(!in_ring));
             if turn.measured {
                 self.measure(clock, turn, in_ring);
             }
@@ -323,6 +326,9 @@ impl Pace {
             self.kernel_cpu_ns.store(cpu_ns.min(last_ns), Relaxed);
         }
         self.begin_window(in_ring);
+        if !in_ring {
+            self.losses.look(clock);
+        }
         if !in_ring && kernel_cpu_ns != 0 {
             let turns = if self.is_slow_responder() { BETWEEN_UNMEASURED_SLOW } else { BETWEEN_UNMEASURED };
             self.unmeasured.store(turns, Relaxed);
@@ -352,11 +358,8 @@ impl Pace {
             return self.end_trial(in_ring, false);
         }
         if let Some(ns) = measured {
-            if !in_ring {
-                self.losses.look(clock);
-                if !trying && pays(ns) {
-                    self.trial_after[KERNEL].fetch_min(BETWEEN_TURNS_MIN, Relaxed);
-                }
+            if !in_ring && !trying && pays(ns) {
+                self.trial_after[KERNEL].fetch_min(BETWEEN_TURNS_MIN, Relaxed);
             }
             match (trying, pays(ns) == in_ring) {
                 (true, good) => self.end_trial(in_ring, good),

@@ -297,3 +297,16 @@ fn a_long_way_is_no_rest() {
     pair.turns(20_000);
     assert!(pair.turns(10_000) > 9_500);
 }
+
+#[test]
+fn slow_responders_go_into_the_ring_where_losses_cost_more() {
+    for set in [|pair: &mut Pair| pair.judge_pause_ns = 300_000, |pair: &mut Pair| pair.follower_pause_ns = 300_000] {
+        let mut pair = Pair::new([420_000, 450_000]);
+        set(&mut pair);
+        assert!(pair.turns(5_000) < 100);
+        pair.loses_every = 200;
+        pair.turns(20_000);
+        let in_ring = pair.turns(20_000);
+        assert!(in_ring > 18_000, "{in_ring}");
+    }
+}
