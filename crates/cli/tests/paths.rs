@@ -9,8 +9,8 @@
 
 mod common;
 
-use common::{Folder, ip, text, wait_until};
-use std::process::{Child, Command, Output, Stdio};
+use common::{Folder, Running, ip, text, wait_until};
+use std::process::{Command, Output, Stdio};
 
 /// Two namespaces with two veth pairs between them, and a node in each.
 struct Wires {
@@ -126,16 +126,6 @@ fn whichever_wire_is_cut_the_other_one_serves() {
     }
 }
 
-/// The other end of streams.
-struct Listener(Child);
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_wire_that_swallows_large_packets_without_a_word_is_found_out() {
     let Some(wires) = Wires::new("hole") else { return };
@@ -148,7 +138,7 @@ fn a_wire_that_swallows_large_packets_without_a_word_is_found_out() {
     wires.start(2, Some("10.98.0.1:4791"));
     let [near, far] = [2, 1].map(|host| wires.namespace(host));
     let listener = wires.command(1, &["ping", "--listen", "--name", &far]).stdout(Stdio::null()).spawn();
-    let _listener = Listener(listener.expect("ip can be started"));
+    let _listener = Running(listener.expect("ip can be started"));
     wait_until("it listens", || wires.ok(1, &["node", "status", "--name", &far]).contains("vmmc-ping"));
     let said = wires.ok(2, &["ping", "--name", &near, &far, "--load", "-c", "20"]);
     assert!(said.contains(": 20 of 20") && said.lines().any(|l| l.starts_with("beside ")), "{said}");

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Folder, Node, command, fails, json, kill, ok, wait_until};
+use common::{Folder, Node, Running, command, fails, json, kill, ok, wait_until};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Two nodes that know each other.
@@ -19,22 +19,11 @@ fn nodes(folder: &Folder) -> [Node; 2] {
 }
 
 /// The other end of streams.
-struct Listener(Child);
-
-impl Listener {
-    fn start(node: &Node) -> Listener {
-        let listens = ["ping", "--listen", "--name", &node.name];
-        let child = command(&listens).stdout(Stdio::null()).spawn().expect("it can be started");
-        wait_until("it listens", || ok(&["node", "status", "--name", &node.name]).contains("vmmc-ping"));
-        Listener(child)
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn listen(node: &Node) -> Running {
+    let listens = ["ping", "--listen", "--name", &node.name];
+    let child = command(&listens).stdout(Stdio::null()).spawn().expect("it can be started");
+    wait_until("it listens", || ok(&["node", "status", "--name", &node.name]).contains("vmmc-ping"));
+    Running(child)
 }
 
 #[test]
@@ -44,7 +33,7 @@ fn pings_are_counted_beside_streams_either_way() {
     let ping = ["ping", &a.name, "--name", &b.name, "-c", "20"];
     let said = fails(1, &[&ping[..], &["--load"]].concat());
     assert!(said.contains(&format!("vmmc ping --listen --name {}", a.name)), "{said}");
-    let _listener = Listener::start(&a);
+    let _listener = listen(&a);
     for way in ["--load", "--load=in", "--load=both"] {
         let counted = json(&[&ping[..], &[way, "--json"]].concat());
         let beside = &counted["beside_load"];
@@ -65,7 +54,7 @@ fn pings_are_counted_beside_streams_either_way() {
 fn explain_says_how_fast_data_goes_to_the_other_node_and_why() {
     let folder = Folder::new();
     let [a, b] = nodes(&folder);
-    let _listener = Listener::start(&a);
+    let _listener = listen(&a);
     let explain = ["explain", &a.name, "vmmc-ping", "--name", &b.name];
     let peer = json(&[&explain[..], &["--json"]].concat())["peer"].clone();
     assert!(peer["congestion"].as_str().is_some_and(|said| said.starts_with("bbr")), "{peer}");
@@ -80,7 +69,7 @@ fn explain_says_how_fast_data_goes_to_the_other_node_and_why() {
 fn the_end_of_the_other_end_is_an_error() {
     let folder = Folder::new();
     let [a, b] = nodes(&folder);
-    let listener = Listener::start(&a);
+    let listener = listen(&a);
     let pings = ["ping", &a.name, "--name", &b.name, "-c", "5000", "--load"];
     let mut pinging = command(&pings).stdout(Stdio::piped()).spawn().expect("it can be started");
     let mut lines = BufReader::new(pinging.stdout.take().expect("it is piped")).lines().map_while(Result::ok);

@@ -366,8 +366,8 @@ pub const ECN_ECHO_EVERY: u64 = 32;
 /// Packets that arrive without any report of codepoints until these are taken for removed: what
 /// several reports in a row are about, of which one gets lost now and then.
 pub const ECN_UNSEEN_MAX: u64 = 256;
-/// And acknowledgements without one: where packets are late each has its own, and one that closes a
-/// gap tells of hundreds of packets.
+/// And acknowledgements without one, once there were some: where packets are late each has its own,
+/// and one that closes a gap tells of hundreds of packets.
 pub const ECN_UNTOLD_MAX: u32 = 256;
 /// Packets that arrive and are not in a report, which may be: what counts as arrived when it was
 /// sent again just had arrived already is not known exactly.

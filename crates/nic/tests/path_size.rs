@@ -21,7 +21,11 @@ struct Setup {
 
 /// A pair whose interfaces take `told` bytes, and a region of 1 MiB on either side.
 fn setup(seed: u64, sealed: bool, told: usize) -> Setup {
-    let mut world = World::pair_with(seed, |config| config.key = key().filter(|_| sealed));
+    setup_with(seed, told, |config| config.key = key().filter(|_| sealed))
+}
+
+fn setup_with(seed: u64, told: usize, change: impl Fn(&mut Config)) -> Setup {
+    let mut world = World::pair_with(seed, change);
     for (index, other) in [(0, 1), (1, 0)] {
         let to = world.nodes[other].addrs[0];
         world.nodes[index].engine.set_path_mtu(to, told);
@@ -252,7 +256,14 @@ fn piece(number: u64, total: u32, start: u32, data: &[u8]) -> Vec<u8> {
 
 /// What a session makes of frames that come from its peer; whether it is still there.
 fn survives(frames: &[Vec<u8>]) -> bool {
-    let mut s = setup(11, false, 1_472);
+    kept(frames, limits::HELD_BYTES_MAX).is_some()
+}
+
+/// The most bytes that it kept of them meanwhile, where a node keeps `most` of all; none: it is
+/// gone.
+fn kept(frames: &[Vec<u8>], most: usize) -> Option<usize> {
+    let mut s = setup_with(11, 1_472, |config| (config.key, config.held_bytes_max) = (None, most));
+    let mut kept = 0;
     s.world.tape = Some(Vec::new());
     s.send(8);
     let (to, from) = (s.world.nodes[1].addrs[0], s.world.nodes[0].addrs[0]);
@@ -262,8 +273,9 @@ fn survives(frames: &[Vec<u8>]) -> bool {
     for (frame, step) in frames.iter().zip(1..) {
         let mut datagram = fuzzing::plain_datagram(&of, number + step, frame);
         s.world.deliver(1, from, &mut datagram);
+        kept = kept.max(s.world.nodes[1].engine.peers().map(|peer| peer.held_bytes).sum());
     }
-    s.world.nodes[1].engine.peers().any(|peer| peer.state == PeerState::Up)
+    s.world.nodes[1].engine.peers().any(|peer| peer.state == PeerState::Up).then_some(kept)
 }
 
 #[test]
@@ -290,7 +302,16 @@ fn pieces_that_make_no_chunk_end_the_session_and_nothing_else() {
 #[test]
 fn pieces_are_kept_within_the_budget_and_the_chunk_that_is_wanted_has_room() {
     let frames: Vec<_> = (0..4_000).map(|step| piece(3_000 - step % 2_000, 65_507, 0, &[1])).collect();
-    assert!(survives(&frames));
+    let chunk = 65_507 + limits::PIECED_BYTES;
+    let budget = Config::new(NodeName::parse("node").expect("a name")).recv_buffer_bytes;
+    let most = budget + limits::CONTROL_SLACK_BYTES;
+    let of_one = kept(&frames, limits::HELD_BYTES_MAX).expect("they are no harm");
+    assert!((most - chunk..=most).contains(&of_one), "{of_one} of {most}");
+    // Of all peers together less is kept, and of each some in any case.
+    let of_all = kept(&frames, 4 * limits::HELD_BYTES_OWN).expect("as before");
+    assert!((3 * limits::HELD_BYTES_OWN..=4 * limits::HELD_BYTES_OWN).contains(&of_all), "{of_all}");
+    let of_none = kept(&frames, 0).expect("as before");
+    assert!((1..=limits::HELD_BYTES_OWN.max(chunk)).contains(&of_none), "{of_none}");
     let apart: Vec<_> = (0..20_000).map(|step| piece(1_000, 65_507, step * 3, &[1])).collect();
     assert!(survives(&apart));
 }

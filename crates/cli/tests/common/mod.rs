@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,16 @@ impl Folder {
 
     pub(crate) fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("the name is ASCII").to_string()
+    }
+}
+
+/// A program that ends with the value.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

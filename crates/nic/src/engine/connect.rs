@@ -351,7 +351,17 @@ impl Engine {
             PeerDownReason::Protocol => OpError::Protocol,
         };
         session.fail_all(op_error, &mut self.tables);
-        session.give_held_back(session.held().1, &mut self.tables);
+        self.tables.held_bytes -= session.held_bytes();
+        debug_assert_eq!(
+            self.tables.held_bytes,
+            self.peers
+                .iter()
+                .flatten()
+                .filter_map(|peer| peer.session.as_deref())
+                .map(|s| s.held_bytes())
+                .sum::<usize>(),
+            "what is held for all is what is held for each"
+        );
         drop(session);
         self.free_slot(local);
         self.drop_what_went_through(via, op_error);

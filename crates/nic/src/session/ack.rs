@@ -58,7 +58,9 @@ impl Session {
     pub(crate) fn take_deferred(&mut self, now: Time, tables: &mut Tables) {
         if let Some(Deferred { cumulative, .. }) = self.tx.deferred.take_if(|deferred| deferred.barrier <= self.rx.next)
         {
-            self.complete_held(cumulative, tables);
+            let none = News { before: None, largest: 0 };
+            let bytes = self.pop_acknowledged(cumulative, none, tables);
+            assert!(matches!(bytes, Ok(0)), "chunks of a deferred acknowledgement are held");
             self.progressed(now);
         }
     }
@@ -114,16 +116,6 @@ impl Session {
         if reduction > 0 {
             self.tx.reordering.hasty(packet, self.tx.next_packet);
             self.congestion.not_lost(reduction);
-        }
-    }
-
-    /// What is below `cumulative` has arrived, and was marked so.
-    #[cold]
-    fn complete_held(&mut self, cumulative: u64, tables: &mut Tables) {
-        while self.tx.base < cumulative {
-            let Some(chunk) = self.tx.pop() else { break };
-            assert!(matches!(chunk.state, State::Held), "chunks of a deferred acknowledgement are held");
-            self.chunk_delivered(chunk.body, tables);
         }
     }
 

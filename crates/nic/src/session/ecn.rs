@@ -154,8 +154,9 @@ impl Notification {
     #[inline]
     pub(crate) fn look(&mut self) {
         self.untold += 1;
-        // One acknowledgement that closes a gap may tell of hundreds.
-        if self.arrived - self.arrived_then > ECN_UNSEEN_MAX && self.untold > ECN_UNTOLD_MAX {
+        // Where there were reports, one acknowledgement that closes a gap may tell of hundreds.
+        let untold = self.state == EcnState::Trying || self.untold > ECN_UNTOLD_MAX;
+        if untold && self.arrived - self.arrived_then > ECN_UNSEEN_MAX {
             self.turn_off(EcnOff::Stripped);
         }
     }

@@ -457,7 +457,7 @@ impl Session {
     }
 
     pub(crate) fn held(&self) -> (usize, usize) {
-        (self.rx.held.iter().flatten().count(), self.rx.held_bytes)
+        (self.rx.held.iter().flatten().count(), self.held_bytes())
     }
 
     /// Something here depends on the peer being alive.

@@ -8,7 +8,8 @@
 //!
 //! Invariants: pieces of a chunk follow each other without a wait for window or pace, so that one
 //! that is larger than the window gets through, and count as under way as the chunk does; what is
-//! kept of a peer's pieces stays within the budget, but for the one chunk that is wanted most.
+//! kept of a peer's pieces counts as what is held beyond a gap does, and stays within the same
+//! bounds, but for one chunk: the one that is wanted most always has room.
 
 use std::collections::BTreeMap;
 
@@ -65,13 +66,21 @@ pub(super) struct Pieced {
 }
 
 impl Pieced {
-    /// What has been processed is wanted no more.
+    /// What they take.
     #[inline]
-    pub(super) fn forget_below(&mut self, next: u64) {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What has been processed is wanted no more; the bytes that it took.
+    #[inline]
+    pub(super) fn forget_below(&mut self, next: u64) -> usize {
+        let before = self.bytes;
         while self.chunks.first_key_value().is_some_and(|(number, _)| *number < next) {
             let Some((_, parts)) = self.chunks.pop_first() else { break };
             self.bytes -= parts.bytes.len() + PIECED_BYTES;
         }
+        before - self.bytes
     }
 
     /// Makes room for a chunk, at the cost of later ones; false: there is none.
@@ -223,7 +232,10 @@ impl Session {
             self.rx.ack_now = true;
             return;
         }
-        match self.rx.pieced.add(piece, self.receive_budget) {
+        let before = self.rx.pieced.bytes();
+        let added = self.rx.pieced.add(piece, before + self.room_to_hold(tables));
+        tables.held_bytes = tables.held_bytes - before + self.rx.pieced.bytes();
+        match added {
             Ok(None) => {}
             Ok(Some(bytes)) => self.take_pieced(now, piece.number, &bytes, peer, tables, dma, outcome),
             Err(()) => outcome.nonsense = true,

@@ -118,7 +118,7 @@ impl Session {
             }
         }
         if chunks > 0 {
-            self.rx.pieced.forget_below(self.rx.next);
+            tables.held_bytes -= self.rx.pieced.forget_below(self.rx.next);
             self.count_for_ack(now, number, body.len());
         }
         outcome.duplicate = self.stats.duplicates > duplicates;
@@ -196,10 +196,7 @@ impl Session {
     pub(super) fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) -> bool {
         self.rx.ack_now = true;
         let index = seq - self.rx.next - 1;
-        let room = self.receive_budget + CONTROL_SLACK_BYTES;
-        let held = self.rx.held_bytes + bytes.len();
-        let shared = tables.held_bytes + bytes.len();
-        if index >= CHUNK_WINDOW || held > room || shared > tables.held_bytes_max && held > HELD_BYTES_OWN {
+        if index >= CHUNK_WINDOW || bytes.len() > self.room_to_hold(tables) {
             tables.stats.out_of_window += 1;
             return false;
         }
@@ -212,12 +209,26 @@ impl Session {
             return false;
         }
         self.rx.held[index] = Some(bytes.into());
-        (self.rx.held_bytes, tables.held_bytes) = (held, shared);
+        self.rx.held_bytes += bytes.len();
+        tables.held_bytes += bytes.len();
         self.rx.held_numbers.insert(seq, seq + 1);
         true
     }
 
-    pub(crate) fn give_held_back(&mut self, bytes: usize, tables: &mut Tables) {
+    /// Bytes that are kept until a gap closes, or a chunk is whole.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.rx.held_bytes + self.rx.pieced.bytes()
+    }
+
+    /// How many more may be.
+    pub(super) fn room_to_hold(&self, tables: &Tables) -> usize {
+        let held = self.held_bytes();
+        let own = HELD_BYTES_OWN.saturating_sub(held);
+        let shared = tables.held_bytes_max.saturating_sub(tables.held_bytes);
+        own.max(shared).min((self.receive_budget + CONTROL_SLACK_BYTES).saturating_sub(held))
+    }
+
+    pub(super) fn give_held_back(&mut self, bytes: usize, tables: &mut Tables) {
         self.rx.held_bytes -= bytes;
         tables.held_bytes -= bytes;
     }

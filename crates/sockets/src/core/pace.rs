@@ -239,7 +239,9 @@ impl Pace {
             return self.stay_with_kernel();
         }
         if turn.answers {
-            self.losses.passed(u32::from(!in_ring));
+            if !in_ring {
+                self.losses.passed(1);
+            }
             if turn.measured {
                 self.judge(clock, turn, in_ring);
             }
@@ -250,7 +252,9 @@ impl Pace {
     fn follow(&self, clock: &impl Kernel, bytes: u64, turn: &Turn, in_ring: bool, other_in_ring: bool) {
         if turn.answers {
             self.turns.fetch_add(1, Relaxed);
-            self.losses.passed(u32::from(!in_ring));
+            if !in_ring {
+                self.losses.passed(1);
+            }
             if turn.measured {
                 self.measure(clock, turn, in_ring);
             }
