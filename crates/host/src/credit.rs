@@ -172,6 +172,14 @@ impl Credit {
         self.sent - self.taken
     }
 
+    /// Whether three quarters of the slots or frames are in use, as far as was heard: time to ask,
+    /// where the answer takes a while.
+    pub fn is_low(&self) -> bool {
+        let used = ((self.used ^ self.given_back) & self.all()).count_ones();
+        let most = |of: u64| of - of / 4;
+        self.outstanding() >= most(self.slots) || self.frames > 0 && u64::from(used) >= most(self.frames)
+    }
+
     /// A message was sent, with its payload in those frames.
     #[inline]
     pub fn spend(&mut self, run: Option<Run>) {
@@ -201,6 +209,25 @@ mod tests;
 mod plain {
     use super::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn credit_is_low_when_three_quarters_of_slots_or_frames_are_in_use() {
+        let mut credit = Credit::new(8, 4);
+        (0..5).for_each(|_| credit.spend(None));
+        assert!(!credit.is_low());
+        credit.spend(None);
+        assert!(credit.is_low());
+        credit.hear([6, 0]);
+        assert!(!credit.is_low());
+        credit.spend(Some(Run { first: 0, count: 2 }));
+        assert!(!credit.is_low());
+        credit.spend(Some(Run { first: 3, count: 1 }));
+        assert!(credit.is_low());
+        credit.hear([8, 0b11]);
+        assert!(!credit.is_low());
+        // Without frames nothing is low for lack of them.
+        assert!(!Credit::new(8, 0).is_low());
+    }
 
     #[test]
     fn a_lying_owner_gives_no_more_room_than_there_is() {

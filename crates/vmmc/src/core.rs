@@ -22,7 +22,7 @@ use crate::staging::Staging;
 use crate::waiting::{Descriptors, Waiting, wait_sliced};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc_host::abi::RawCommand;
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) bell: Bell,
     pub(crate) control: Control,
     pub(crate) doorbell: OwnedFd,
+    /// Calls of [`corked`](Self::corked) under way.
+    pub(crate) corks: AtomicU32,
     pub(crate) commands: Mutex<Producer<RegionWords>>,
     pub(crate) collector: Mutex<Collector>,
     pub(crate) waiting: Waiting,
@@ -346,11 +348,27 @@ impl Core {
             };
             self.wait_unannounced(limit.deadline(), look)?;
         }
+        if self.corks.load(Ordering::Relaxed) > 0 && self.waiting.waiter.steps() {
+            return Ok(());
+        }
         // A step of ours has looked at the ring itself.
         if !self.waiting.waiter.step() {
             self.ring_doorbell();
         }
         Ok(())
+    }
+
+    /// Posts commands that another one follows at once, whose post takes them all into the node: so
+    /// they share a packet. For a node that our own threads step, and so do their waits meanwhile.
+    pub(crate) fn corked<T, E>(&self, post: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.corks.fetch_add(1, Ordering::Relaxed);
+        let posted = post();
+        self.corks.fetch_sub(1, Ordering::Relaxed);
+        if posted.is_err() {
+            // Nothing follows.
+            self.step();
+        }
+        posted
     }
 
     fn try_post(&self, command: &RawCommand, inline: &[u8]) -> bool {

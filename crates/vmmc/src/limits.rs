@@ -118,7 +118,7 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 /// Bytes of a control message: with its head and number it takes three cache lines.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 128;
 /// Messages of one sender that wait in an endpoint. A sender whose node is another one asks how
-/// many were taken once for each half of them.
+/// many were taken when three quarters of them are in use, and goes on meanwhile.
 pub const ENDPOINT_SLOTS: u64 = 64;
 /// How many messages ahead a sender has the line of a slot come to its core: a store to a line that
 /// another core has takes 100 to 200 ns, in which it writes as many.
@@ -145,17 +145,20 @@ pub const CONNECTION_TABLES_MAX: usize = 8;
 pub const ENDPOINT_SENDERS_MAX: usize = vmmc_host::limits::EXPORTS_PER_PROCESS_MAX / 2;
 /// Senders that an endpoint polls one by one: a line each. The others mark a byte when they send.
 pub const ENDPOINT_POLLED_MAX: usize = 64;
-/// Polls that find nothing of a sender, after which it is not polled any more: some 100 us.
-pub const QUIET_AFTER_POLLS: u32 = 1 << 12;
+/// Polls that find nothing of a sender, after which it is not polled any more: some 200 us.
+pub const QUIET_AFTER_POLLS: u32 = 1 << 13;
 /// Sleeps of a wait for messages, ns. All that sends one wakes the sleeper, so this is for what
 /// goes wrong; five wake-ups a second, at which it looks at all senders, cost a thousandth of a
 /// core with a thousand of them.
 pub(crate) const ANNOUNCED_SLEEPS: TimedSleeps = TimedSleeps::new(200_000_000, 200_000_000);
 /// Polls of senders between two of the board, and of the ring of those that connect.
 pub const BOARD_POLL_EVERY: u32 = 8;
-/// Time for which a sender of another node takes it that its channel is polled after a mark: less
-/// than [`QUIET_AFTER_POLLS`] take. Marks of each message halve the rate of short ones.
-pub const MARK_AGAIN_AFTER: Duration = Duration::from_micros(10);
+/// Time for which a sender of another node takes it that its channel is polled after a message:
+/// less than [`QUIET_AFTER_POLLS`] take. Marks of each message halve the rate of short ones.
+pub const POLLED_AFTER_MESSAGE: Duration = Duration::from_micros(50);
+/// The same after a mark, whatever was sent since: another sender may have taken its place among
+/// the [`ENDPOINT_POLLED_MAX`].
+pub const POLLED_AFTER_MARK: Duration = Duration::from_micros(200);
 /// Time after which all senders are polled, whatever the board says: a hostile one can write it.
 pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// Looks of a wait for a message between two readings of the clock, which takes as long as some

@@ -173,6 +173,12 @@ impl<M: Memory> Pending for Transfer<'_, M> {
     }
 }
 
+impl<M: Memory> std::fmt::Debug for Transfer<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer").finish_non_exhaustive()
+    }
+}
+
 impl<M: Memory> Drop for Transfer<'_, M> {
     fn drop(&mut self) {
         if self.memory.is_some() {

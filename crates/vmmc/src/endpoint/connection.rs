@@ -11,17 +11,22 @@ use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONNECTION_TABLES_MAX, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS,
-    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARK_AGAIN_AFTER, RUN_KEPT, SLOTS_STORED_SOON,
+    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, POLLED_AFTER_MARK, POLLED_AFTER_MESSAGE, RUN_KEPT,
+    SLOTS_STORED_SOON,
 };
 use crate::session::Session;
 use crate::source::Source;
 use crate::tokens::PayloadToken;
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
 use vmmc_host::credit::{Credit, QUIET_AT, Run, TAKEN_AT};
 use vmmc_host::{Deadline, Nanos};
 use vmmc_nic::{ExportId, Rights};
+
+/// What the owner says of credit, bytes.
+const CREDIT_BYTES: usize = 16;
 
 /// A way to an endpoint, for one thread at a time. Dropping it lets the endpoint take what was
 /// sent, and then forget this sender.
@@ -39,11 +44,14 @@ pub struct Connection {
     /// Our byte of the board, and what it is.
     index: u64,
     mark: u8,
+    sent_at: Nanos,
     marked_at: Nanos,
     /// Whoever marks the board notifies.
     notify: bool,
     /// What may be sent.
     credit: Credit,
+    /// The owner is being asked for more, by a fetch that nobody waits for yet.
+    asked: Option<Transfer<'static, Vec<u8>>>,
     /// When a payload that a run of frames is kept for was tried last.
     kept_at: Nanos,
     /// Token tables of the endpoint that payloads went to last.
@@ -138,9 +146,11 @@ impl ConnectionBuilder {
             board,
             number,
             mark: 0,
+            sent_at: Nanos::default(),
             marked_at: Nanos::default(),
             notify: welcome.notify,
             credit: Credit::new(ENDPOINT_SLOTS, welcome.shape.frames),
+            asked: None,
             kept_at: Nanos::default(),
             tables: VecDeque::new(),
         })
@@ -285,9 +295,9 @@ impl Connection {
         tag: u64,
         payload: impl Source<'a>,
     ) -> Result<(), MessageError> {
-        let mapped = self.channel.as_ptr().is_some();
+        let (mapped, core) = (self.channel.as_ptr().is_some(), self.session.core().clone());
         let Some(table) = self.table(token)? else { return Ok(()) };
-        let sent = table.send_token(token, tag, payload).and_then(|()| match table.as_ptr() {
+        let sent = core.corked(|| table.send_token(token, tag, payload)).and_then(|()| match table.as_ptr() {
             // The message does not go through the node, so the payload comes first.
             None if mapped => table.flush(),
             _ => Ok(()),
@@ -355,7 +365,8 @@ impl Connection {
         into: Option<(Run, u64)>,
     ) -> Result<(), TransferError> {
         if let Some((run, _)) = into {
-            self.channel.send(self.shape.frame(run.first), payload)?;
+            let frame = self.shape.frame(run.first);
+            self.session.core().corked(|| self.channel.send(frame, payload))?;
         }
         let payload = into.map_or(Payload::None, |(run, bytes)| Payload::Frames(run, bytes));
         self.put_message(control, Head { control: control.len(), payload }, None)
@@ -377,6 +388,9 @@ impl Connection {
             Payload::Frames(run, _) => Some(run),
             Payload::None | Payload::ByToken(_) => None,
         });
+        if quiet.is_none() {
+            self.ask_early();
+        }
         if quiet != Some(0) {
             // The message is there, and may have been taken already: that the board has gone since
             // is of no harm to it. A later call says so.
@@ -387,12 +401,13 @@ impl Connection {
 
     /// Marks the board, for the owner may not poll this channel. A mapped sender has seen that it
     /// does not. Another one would wait for the answer: it takes the owner for one that polls a
-    /// channel for a moment after a mark. What it is wrong about the owner finds when it polls all
-    /// senders.
+    /// channel for a moment after each message. What it is wrong about the owner finds when it
+    /// polls all senders.
     fn mark_board(&mut self, seen: bool) -> Result<(), TransferError> {
         if !seen && !self.notify {
             let now = self.session.core().waiting.waiter.now();
-            if now.since(self.marked_at) < MARK_AGAIN_AFTER {
+            let before = std::mem::replace(&mut self.sent_at, now);
+            if now.since(before) < POLLED_AFTER_MESSAGE && now.since(self.marked_at) < POLLED_AFTER_MARK {
                 return Ok(());
             }
             self.marked_at = now;
@@ -404,10 +419,35 @@ impl Connection {
 
     /// Asks the owner's memory what is free now.
     fn ask(&mut self) -> Result<(), TransferError> {
-        let mut words = [0; 16];
+        // Answers are heard in the order in which they were asked for.
+        self.hear_asked()?;
+        let mut words = [0; CREDIT_BYTES];
         self.channel.fetch(AGREED + TAKEN_AT, &mut words[..])?;
+        self.hear(&words);
+        Ok(())
+    }
+
+    fn hear(&mut self, words: &[u8]) {
         let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight bytes"));
         self.credit.hear([word(0), word(8)]);
+    }
+
+    /// Asks while there is still room, and hears what came of it at a later message: so a stream
+    /// of them does not stand for a round trip each time that all is used up.
+    fn ask_early(&mut self) {
+        if self.asked.as_mut().is_some_and(|asked| asked.poll().is_some()) {
+            // Why it failed shows where room is waited for.
+            let _ = self.hear_asked();
+        } else if self.asked.is_none() && self.credit.is_low() {
+            self.asked = self.channel.post_fetch(AGREED + TAKEN_AT, vec![0; CREDIT_BYTES]).ok();
+        }
+    }
+
+    /// Waits for the answer to what was asked early, if something was.
+    fn hear_asked(&mut self) -> Result<(), TransferError> {
+        let Some(mut asked) = self.asked.take() else { return Ok(()) };
+        asked.wait()?;
+        self.hear(&asked.into_inner());
         Ok(())
     }
 
@@ -417,7 +457,12 @@ impl Connection {
         let deadline = core.deadline(timeout);
         let mut pause = FULL_RETRY_MIN;
         loop {
-            self.ask().map_err(|error| self.transfer_error(error))?;
+            let heard = self.hear_asked().and_then(|()| match self.credit.room(frames) {
+                // What was asked early may be enough, and says nothing if it is not.
+                Some(_) => Ok(()),
+                None => self.ask(),
+            });
+            heard.map_err(|error| self.transfer_error(error))?;
             let now = core.waiting.waiter.now();
             self.forget_kept(now);
             if let Some(run) = self.credit.room(frames) {

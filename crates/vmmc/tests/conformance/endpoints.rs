@@ -129,6 +129,31 @@ pub(crate) fn a_sender_without_credit_waits_or_is_told_and_loses_nothing(nodes: 
     }
 }
 
+pub(crate) fn what_a_sender_heard_early_is_not_the_last_word(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, .. } = ends(nodes);
+    for sender in &mut senders {
+        for round in 0..3u64 {
+            for number in 0..64u64 {
+                sender.send_within(&number.to_le_bytes(), b"", Duration::ZERO).unwrap_or_else(|error| {
+                    panic!("all before round {round} was taken, and message {number} found no room: {error}")
+                });
+            }
+            for number in 0..64u64 {
+                assert_eq!(endpoint.wait().unwrap().control(), number.to_le_bytes());
+            }
+        }
+        // Frames come back between the question and the next payload.
+        for _ in 0..10 {
+            for frame in 0..FRAMES {
+                sender.send_within(b"", &pattern(9, frame as u8)[..], Duration::ZERO).unwrap();
+            }
+            for frame in 0..FRAMES {
+                assert!(endpoint.wait().unwrap().payload().unwrap().to_vec() == pattern(9, frame as u8));
+            }
+        }
+    }
+}
+
 pub(crate) fn a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, .. } = ends(nodes);
     for sender in &mut senders {

@@ -156,6 +156,7 @@ macro_rules! suite {
             endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
             endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
             endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
+            endpoints: what_a_sender_heard_early_is_not_the_last_word,
             endpoints: a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread,
             endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
             endpoints: what_a_message_was_sent_from_may_change_at_once,
