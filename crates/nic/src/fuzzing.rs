@@ -201,7 +201,8 @@ impl Wild<'_> {
             Chunk::Abort { .. } => Chunk::Abort { grant: self.number() },
             Chunk::FetchRequest { .. } => {
                 let (ticket, grant) = (self.number(), self.number());
-                Chunk::FetchRequest { ticket, grant, offset: self.number(), len: self.length() }
+                let (offset, start, len) = (self.number(), self.length(), self.length());
+                Chunk::FetchRequest { ticket, grant, offset, start, len }
             }
             Chunk::FetchData { .. } => {
                 let (ticket, offset) = (self.number(), self.number());
@@ -401,7 +402,7 @@ mod tests {
         let mut out = Writer::new(&mut buf);
         frame::write_seq(9, &mut out);
         Chunk::Abort { grant: 1 }.write(&mut out);
-        Chunk::FetchRequest { ticket: 4, grant: 5, offset: 0, len: 8 }.write(&mut out);
+        Chunk::FetchRequest { ticket: 4, grant: 5, offset: 0, start: 0, len: 8 }.write(&mut out);
         let len = out.len();
         let datagram = plain_datagram(&of, 3, &buf[..len]);
         let seen = seen(&datagram).expect("it is one");

@@ -77,6 +77,7 @@ mod ecn;
 mod engine;
 mod error;
 mod event;
+mod fetching;
 mod ids;
 mod intervals;
 mod local;

@@ -69,6 +69,35 @@ pub const INLINE_BUFFERS_MAX: usize = 65_536;
 /// Fetches and atomics a peer may have outstanding here; the requester holds further ones back. One
 /// process has half of them, a full command ring.
 pub const INBOUND_REQUESTS_MAX: usize = 2_048;
+/// Longer fetches than [`SHORT_BYTES`] are asked for in parts of at least so many bytes: three
+/// packets for one request.
+pub const FETCH_PART_MIN: u64 = 4_096;
+/// Bytes of a part at most.
+pub const FETCH_PART_MAX: u64 = 4 << 20;
+/// Parts that what may be asked for is divided in, so that requests are ahead of answers.
+pub const FETCH_PARTS: u64 = 4;
+/// Times what the way of answers holds that may be asked for of all peers together: so the rate
+/// doubles with each round trip until the way is full, and its queue holds as much as it.
+pub const FETCH_TIMES: u64 = 2;
+/// Times more that the only peer may be asked for: its own congestion control is what bounds it.
+pub const FETCH_ALONE_TIMES: u64 = 2;
+/// Part of what its own way holds, in percent, that a peer may be asked for though the others had
+/// the same: so it takes what they leave.
+pub const FETCH_OWN_PERCENT: u64 = 125;
+/// Shortest time in which the rate of answers is measured: packets come in batches.
+pub const FETCH_RATE_SPAN_MIN: Duration = Duration::from_millis(1);
+/// Round trips, of at least that time, for which the highest rate of one peer counts, up to twice
+/// as many.
+pub const FETCH_OWN_SPANS: u32 = 2;
+/// Time for which the highest rate of all answers counts, up to twice as long.
+pub const FETCH_RATE_MEMORY: Duration = Duration::from_millis(250);
+/// Round trips of late after which a peer of which nothing came does not count among those that
+/// share, up to twice as long.
+pub const FETCH_SILENT_TIMES: u32 = 2;
+/// And never less: a process of the peer that waits for its processor is not silent.
+pub const FETCH_SILENT_MIN: Duration = Duration::from_millis(25);
+/// And never more, however late a peer acknowledges.
+pub const FETCH_SILENT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
 pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
 /// Ranges of one gather-send: the differences of a page have at most 512 words, and so no more than

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::command::Dma;
 use crate::error::{ImportError, OpError};
 use crate::event::{Event, Sender};
+use crate::fetching::Fetching;
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionId, RegionRef};
 use crate::limits::{
     BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, LOCAL_PIECE_BYTES, PROCESSES_MAX, REDIRECTS_PER_PIECE,
@@ -242,6 +243,7 @@ pub(crate) struct Tables {
     /// Bytes that all sessions keep beyond gaps.
     pub(crate) held_bytes: usize,
     pub(crate) held_bytes_max: usize,
+    pub(crate) fetching: Fetching,
     pub(crate) stats: Stats,
 }
 

@@ -116,12 +116,27 @@ fn a_process_that_fetches_all_it_can_holds_no_fetch_of_another_back() {
             world.post(0, honest, fetch(imports[1], 8, 2)).expect("room");
         }
     }
-    let start = world.now;
+    let long = |event: &&Event| matches!(event, Event::Completion { cookie: Cookie(1), .. });
+    let (start, done) = (world.now, world.nodes[0].events.iter().filter(long).count());
     assert_eq!(world.completion(0, 2), Ok(8));
     let waited = world.now.since(start);
-    let done = |event: &&Event| matches!(event, Event::Completion { cookie: Cookie(1), .. });
-    let before = world.nodes[0].events.iter().filter(done).count();
+    let before = world.nodes[0].events.iter().filter(long).count() - done;
     assert!(before < 10, "{before} long fetches came first, {waited:?}");
+}
+
+#[test]
+fn long_fetches_of_processes_take_turns_however_many_one_of_them_has() {
+    const LEN: u64 = 1 << 20;
+    let mut world = world(3);
+    let ([hostile, honest], imports) = two_fetchers(&mut world, LEN);
+    (0..500).for_each(|_| world.post(0, hostile, fetch(imports[0], LEN, 1)).expect("room"));
+    world.run_for(Duration::from_millis(2));
+    (0..4).for_each(|_| world.post(0, honest, fetch(imports[1], LEN, 2)).expect("room"));
+    let long = |event: &&Event| matches!(event, Event::Completion { cookie: Cookie(1), .. });
+    let done = world.nodes[0].events.iter().filter(long).count();
+    (0..4).for_each(|_| assert_eq!(world.completion(0, 2), Ok(LEN)));
+    let before = world.nodes[0].events.iter().filter(long).count() - done;
+    assert!(before <= 12, "{before} of the other one came first: what it had asked for, and one for one");
 }
 
 #[test]

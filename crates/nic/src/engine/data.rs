@@ -121,6 +121,7 @@ impl Engine {
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
         session.received_from(from, number);
+        session.fetched_packet(now, body.len(), &mut self.tables);
         let marked = session.came_with(codepoint);
         let elsewhere = peer.paths[peer.current].addr != from;
         let (mut outcome, ack) = match session.receive_single_chunk(now, number, body, &mut self.tables, dma) {

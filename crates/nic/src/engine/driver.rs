@@ -79,9 +79,14 @@ impl Engine {
         }
         self.free_processes.push_back(process.slot() as u32);
         self.work.retain(|at| *at != process);
-        for peer in self.peers.iter_mut().flatten() {
-            if let Some(session) = peer.session.as_deref_mut() {
+        for index in 0..self.peers.len() as u16 {
+            let peer = self.peers[usize::from(index)].as_mut();
+            if let Some(session) = peer.and_then(|peer| peer.session.as_deref_mut()) {
                 session.forget_process(process, &mut self.tables);
+                if session.has_to_send() {
+                    // What it had asked for leaves room to others.
+                    self.wake(index);
+                }
             }
         }
         // After its operations, so that nothing of it uses a released grant.

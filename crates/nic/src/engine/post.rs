@@ -58,7 +58,8 @@ impl Engine {
     /// written to the start of `buf`: what [`post`](Self::post) and
     /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node.
     /// `None`: nothing happened, for something is, or a bound is reached, or the command is wrong,
-    /// or not one of these (of sends, only those of inline data that want nothing else); post it.
+    /// or not one of these (of sends, only those of inline data that want nothing else; of fetches,
+    /// those that need not be asked for in parts); post it.
     /// `send` is given the datagram and its codepoint as soon as it is written: what the engine
     /// must remember of it, it enters while the datagram is under way.
     #[inline]
@@ -108,9 +109,12 @@ impl Engine {
         } else {
             let (offset, len, kind) =
                 op_kind(process, &command, &mut self.tables).filter(|_| session.may_ask(process))?;
+            if matches!(kind, OpKind::Fetch { .. }) && !session.may_fetch(len, &self.tables) {
+                return None;
+            }
             let (len, key) = session.write_request(now, Op::new(origin, command.cookie(), (offset, len), kind), buf);
             send(to, codepoint, &buf[..len]);
-            session.note_request(now, key);
+            session.note_request(now, key, &mut self.tables);
             len
         };
         if let Some(process) = self.tables.process_mut(process) {

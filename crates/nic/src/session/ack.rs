@@ -171,7 +171,7 @@ impl Session {
             Body::Write { op, .. } | Body::Append { op, .. } => self.op_chunk_delivered(op, true, tables),
             Body::Flush { op } | Body::Unimport { op } => self.op_chunk_delivered(op, true, tables),
             // These end with their answer.
-            Body::FetchRequest { op } | Body::AtomicRequest { op } => {
+            Body::FetchRequest { op, .. } | Body::AtomicRequest { op } => {
                 self.op_chunk_delivered(op, false, tables);
             }
             Body::FetchData { fetch, .. } => {

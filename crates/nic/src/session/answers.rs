@@ -3,10 +3,9 @@
 //! Invariant: the processes that wait for them take turns, piece by piece; short answers have one
 //! of their own.
 
-use std::collections::VecDeque;
-
 use super::early::{early_bytes, put_early};
 use super::transmit::{Runs, Taken};
+use super::turns::InTurn;
 use super::tx::{Body, Cause};
 use super::{INBOUND_FETCH_TURN, InboundFetch, SHORT_ANSWERS_TURN, Session};
 use crate::command::Dma;
@@ -17,48 +16,9 @@ use crate::tables::Tables;
 use crate::wire::Writer;
 use crate::wire::chunk::{ATOMIC_REPLY_BYTES, FETCH_DATA_BYTES};
 
-/// Fetches to be answered, by process of the other side, so that those take turns too.
-#[derive(Default)]
-pub(super) struct Answers {
-    queue: VecDeque<(u32, VecDeque<Key<InboundFetch>>)>,
-    pub(super) active: bool,
-}
-
-impl Answers {
-    fn push(&mut self, process: u32, key: Key<InboundFetch>) {
-        match self.queue.iter_mut().find(|(of, _)| *of == process) {
-            Some((_, waiting)) => waiting.push_back(key),
-            None => self.queue.push_back((process, VecDeque::from([key]))),
-        }
-    }
-
-    fn front(&self) -> Option<Key<InboundFetch>> {
-        self.queue.front().and_then(|(_, waiting)| waiting.front().copied())
-    }
-
-    /// Takes the front out; the next process has its turn.
-    fn pop(&mut self) {
-        let Some((process, mut rest)) = self.queue.pop_front() else { return };
-        rest.pop_front();
-        if !rest.is_empty() {
-            self.queue.push_back((process, rest));
-        }
-    }
-
-    /// Goes on with the next one of the next process.
-    fn rotate(&mut self) {
-        if let Some((_, waiting)) = self.queue.front_mut() {
-            waiting.rotate_left(1);
-        }
-        if !self.queue.is_empty() {
-            self.queue.rotate_left(1);
-        }
-    }
-}
-
 impl Session {
     /// The answers that have this turn.
-    pub(super) fn answers(&mut self, turn: u16) -> &mut Answers {
+    pub(super) fn answers(&mut self, turn: u16) -> &mut InTurn<InboundFetch> {
         if turn == SHORT_ANSWERS_TURN { &mut self.short_answers } else { &mut self.long_answers }
     }
 
@@ -110,12 +70,18 @@ impl Session {
         self.release_inbound_fetch(key);
     }
 
-    /// Queues the answer to a fetch of a process of the other side.
-    pub(super) fn serve(&mut self, process: u32, ticket: u64, grant: u64, offset: u64, len: u64) {
+    /// Queues the answer to a fetch, or a part of one, of a process of the other side.
+    pub(super) fn serve(
+        &mut self,
+        (process, ticket): (u32, u64),
+        (grant, offset): (u64, u64),
+        (start, len): (u64, u64),
+    ) {
         let key = self.inbound_fetches.insert(InboundFetch {
             ticket,
             grant,
             offset,
+            start,
             len,
             progress: 0,
             chunks: 0,

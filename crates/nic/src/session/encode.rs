@@ -31,8 +31,9 @@ impl Session {
                 self.encode_write(op, part, len, last, ack_now, out, tables, dma);
             }
             &Body::Append { op, ack_now } => self.encode_append(op, ack_now, out, tables, dma),
-            &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::Unimport { op }) => {
-                self.encode_request(op, out);
+            &Body::FetchRequest { op, start, len } => self.encode_request(op, (start, len), out),
+            &(Body::AtomicRequest { op } | Body::Flush { op } | Body::Unimport { op }) => {
+                self.encode_request(op, (0, 0), out);
             }
             &Body::FetchData { fetch, part, len, last } => {
                 self.encode_fetch_data(fetch, part, len, last, out, tables, dma);
@@ -102,14 +103,15 @@ impl Session {
         }
     }
 
-    pub(super) fn encode_request(&self, key: Key<Op>, out: &mut Writer<'_>) {
+    /// Writes the chunk of a request; of a fetch, for `len` bytes of it from `start` on.
+    pub(super) fn encode_request(&self, key: Key<Op>, (start, len): (u64, u64), out: &mut Writer<'_>) {
         let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
             return Chunk::Nop { ack_now: false }.write(out);
         };
         match op.kind {
             OpKind::Fetch { .. } => {
-                Chunk::FetchRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, len: op.len }
-                    .write(out);
+                let (ticket, offset) = (key.to_u64(), op.offset + start);
+                Chunk::FetchRequest { ticket, grant: op.grant, offset, start, len }.write(out);
             }
             OpKind::Atomic(change) => {
                 Chunk::AtomicRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, op: change }
@@ -137,7 +139,7 @@ impl Session {
             return Chunk::Nop { ack_now: false }.write(out);
         };
         let fetch = self.inbound_fetches.get(key).expect("it has a target");
-        write_fetch_head(fetch.ticket, part, last, len, out);
+        write_fetch_head(fetch.ticket, fetch.start + part, last, len, out);
         let offset = target.base + fetch.offset + part;
         self.put(target.memory, offset, len as usize, false, out, dma);
     }

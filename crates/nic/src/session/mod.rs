@@ -11,6 +11,7 @@ mod asks;
 mod early;
 mod ecn;
 mod encode;
+mod fetches;
 mod pieces;
 mod receive;
 mod reordering;
@@ -41,13 +42,13 @@ use crate::tokens::TokenPart;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
-use answers::Answers;
 use asks::Asks;
 use early::Waiting;
 use ecn::Notification;
+use fetches::Fetches;
 use pieces::Pieced;
 pub(crate) use receive::Outcome;
-use turns::Turns;
+use turns::{InTurn, Turns};
 pub(crate) use tx::Tx;
 
 /// An operation of a process on this side.
@@ -66,6 +67,8 @@ pub(crate) struct Op {
     pub(crate) token: Option<Box<TokenPart>>,
     /// Bytes of a send put into chunks, of a fetch received.
     pub(crate) progress: u64,
+    /// Bytes of a fetch that were asked for, from its start on.
+    pub(crate) asked: u64,
     /// Chunks of this side that name it.
     pub(crate) chunks: u32,
     /// In a queue, not all in chunks.
@@ -95,6 +98,7 @@ impl Op {
             ranges,
             token,
             progress: 0,
+            asked: 0,
             chunks: 0,
             queued: true,
             ended: false,
@@ -130,6 +134,8 @@ pub(crate) struct InboundFetch {
     ticket: u64,
     grant: u64,
     offset: u64,
+    /// Where that is in the fetch it is a part of.
+    start: u64,
     len: u64,
     /// Bytes put into chunks.
     progress: u64,
@@ -203,6 +209,8 @@ struct Rx {
 const INBOUND_FETCH_TURN: u16 = u16::MAX;
 /// The turn of those whose answers are short.
 const SHORT_ANSWERS_TURN: u16 = u16::MAX - 2;
+/// The turn of long fetches that are to be asked for.
+const FETCHES_TURN: u16 = u16::MAX - 3;
 /// The turn of what the peer's driver is asked for.
 const ASKS_TURN: u16 = u16::MAX - 1;
 
@@ -237,8 +245,9 @@ pub(crate) struct Session {
     turns: Turns,
     pub(crate) queued_ops: usize,
     inbound_fetches: Slab<InboundFetch>,
-    short_answers: Answers,
-    long_answers: Answers,
+    short_answers: InTurn<InboundFetch>,
+    long_answers: InTurn<InboundFetch>,
+    fetches: Fetches,
     pub(crate) asks: Asks,
     /// Fetches and atomics without an answer.
     requests_out: usize,
@@ -338,8 +347,9 @@ impl Session {
             turns: Turns::default(),
             queued_ops: 0,
             inbound_fetches: Slab::default(),
-            short_answers: Answers::default(),
-            long_answers: Answers::default(),
+            short_answers: InTurn::default(),
+            long_answers: InTurn::default(),
+            fetches: Fetches::default(),
             asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
@@ -475,15 +485,17 @@ impl Session {
                 // Nobody waits for it and no count knows it.
                 return self.release_op(key, tables);
             }
-            match op.kind {
-                OpKind::Fetch { .. } | OpKind::Atomic(_) if !op.queued => {
+            let (kind, queued) = (op.kind, op.queued);
+            match kind {
+                OpKind::Fetch { .. } | OpKind::Atomic(_) if !queued => {
                     self.requests_out -= 1;
                     self.queues[process.slot()].requests -= 1;
+                    self.fetch_ends(key, tables);
                 }
                 _ => {}
             }
             if result.is_ok() {
-                match op.kind {
+                match kind {
                     OpKind::Fetch { .. } => tables.stats.fetches += 1,
                     OpKind::Atomic(_) => tables.stats.atomics += 1,
                     OpKind::Flush | OpKind::Unimport => {}
@@ -532,6 +544,7 @@ impl Session {
                 self.release_op(key, tables);
             }
         }
+        self.fetches.waiting.remove(process.slot() as u32);
         let keys: Vec<Key<Op>> = self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
         for key in keys {
             self.end_op(key, Err(OpError::Cancelled), tables);
@@ -541,6 +554,7 @@ impl Session {
     /// The session is over: every operation fails, all that was lent comes back.
     pub(crate) fn fail_all(&mut self, why: OpError, tables: &mut Tables) {
         self.tx.clear();
+        self.fetches.waiting.clear();
         for key in self.ops.keys() {
             let Some(op) = self.ops.get_mut(key) else { continue };
             op.chunks = 0;
@@ -548,8 +562,10 @@ impl Session {
             if unsent && matches!(op.kind, OpKind::Fetch { .. } | OpKind::Atomic(_)) {
                 // As if it had gone out: its end takes it off again.
                 let process = op.process;
+                let is_long = op.is_long_fetch();
                 self.requests_out += 1;
                 self.queues[process.slot()].requests += 1;
+                self.fetches.under_way += usize::from(is_long);
             }
             // An import that ends reports posted sends as well; the cookie-less ones stay quiet.
             if op.cookie.is_none() && !op.ended {

@@ -343,7 +343,8 @@ impl Session {
         let Some(op) = self.ops.get_mut(ticket).filter(|op| !op.ended && !op.queued) else { return };
         let super::OpKind::Fetch { region, to } = op.kind else { return };
         let len = data.len() as u64;
-        if in_bounds(offset, len, op.len).is_err() {
+        // Nothing but what was asked for, and each byte once.
+        if in_bounds(offset, len, op.asked).is_err() || len > op.asked - op.progress {
             return self.end_op_sent(ticket, Err(OpError::Protocol), tables);
         }
         if len > 0 {
@@ -351,9 +352,13 @@ impl Session {
             tables.stats.bytes_deposited += len;
         }
         op.progress += len;
-        let whole = op.len;
+        let (progress, whole, is_long) = (op.progress, op.len, op.is_long_fetch());
+        if is_long {
+            self.fetches.asked -= len;
+            self.go_on_fetching(tables);
+        }
         // With a part missing, its failure is on the way in a chunk of its own.
-        if last && op.progress == whole {
+        if last && progress == whole {
             self.end_op_sent(ticket, Ok(whole), tables);
         }
     }

@@ -30,13 +30,15 @@ impl Session {
     ) {
         let _ = now;
         match chunk {
-            Chunk::FetchRequest { ticket, grant, offset, len } => match self.check_fetch(grant, offset, len, tables) {
-                Ok(process) => self.serve(process, ticket, grant, offset, len),
-                Err(why) => {
-                    tables.stats.refused += 1;
-                    self.answer(&Chunk::FetchFail { ticket, why });
+            Chunk::FetchRequest { ticket, grant, offset, start, len } => {
+                match self.check_fetch(grant, offset, len, tables) {
+                    Ok(process) => self.serve((process, ticket), (grant, offset), (start, len)),
+                    Err(why) => {
+                        tables.stats.refused += 1;
+                        self.answer(&Chunk::FetchFail { ticket, why });
+                    }
                 }
-            },
+            }
             Chunk::AtomicRequest { ticket, grant, offset, op } => match self.change(grant, offset, op, tables, dma) {
                 Ok(old) => self.queue_atomic_reply(ticket, old),
                 Err(why) => {

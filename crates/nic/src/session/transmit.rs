@@ -300,20 +300,24 @@ impl Session {
     /// [`note_request`](Self::note_request) is to follow.
     #[inline]
     pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key<Op>) {
-        let process = op.process;
-        let key = self.ops.insert(Op { chunks: 1, queued: false, ..op });
-        (self.write_chunk(now, process, buf, |session, out| session.encode_request(key, out)), key)
+        let (process, len) = (op.process, op.len);
+        let key = self.ops.insert(Op { asked: len, chunks: 1, queued: false, ..op });
+        (self.write_chunk(now, process, buf, |session, out| session.encode_request(key, (0, len), out)), key)
     }
 
     /// Remembers the request of the packet last written.
     #[inline]
-    pub(crate) fn note_request(&mut self, now: Time, op: Key<Op>) {
+    pub(crate) fn note_request(&mut self, now: Time, op: Key<Op>, tables: &mut Tables) {
         let found = self.ops.get(op).expect("it was just written");
-        let (process, fetches) = (found.process, matches!(found.kind, OpKind::Fetch { .. }));
+        let (process, len, is_long) = (found.process, found.len, found.is_long_fetch());
+        let fetches = matches!(found.kind, OpKind::Fetch { .. });
         let (body, bytes) = match fetches {
-            true => (Body::FetchRequest { op }, FETCH_REQUEST_BYTES),
+            true => (Body::FetchRequest { op, start: 0, len }, FETCH_REQUEST_BYTES),
             false => (Body::AtomicRequest { op }, ATOMIC_REQUEST_BYTES),
         };
+        if is_long {
+            self.fetch_asked(len, tables);
+        }
         self.asked(process);
         self.note_chunk(now, process, body, bytes);
     }
@@ -435,7 +439,7 @@ impl Session {
         }
         match op.kind {
             OpKind::Flush | OpKind::Unimport | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
-                self.take_request(turn, key, packet, runs, out)
+                self.take_request(turn, key, packet, runs, out, tables)
             }
             OpKind::Append { .. } => self.take_append(turn, key, packet, runs, out, tables, dma),
             OpKind::Send { data, notify, counter } => {
@@ -489,17 +493,31 @@ impl Session {
         }
     }
 
-    fn take_request(&mut self, turn: u16, key: Key<Op>, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
+    fn take_request(
+        &mut self,
+        turn: u16,
+        key: Key<Op>,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &mut Tables,
+    ) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
-        let process = op.process;
+        let (process, len, is_long) = (op.process, op.len, op.is_long_fetch());
         let (bytes, body, counts) = match op.kind {
-            OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key }, true),
+            OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key, start: 0, len }, true),
             OpKind::Atomic(_) => (ATOMIC_REQUEST_BYTES, Body::AtomicRequest { op: key }, true),
             OpKind::Unimport => (UNIMPORT_BYTES, Body::Unimport { op: key }, false),
             _ => (NOP_BYTES, Body::Flush { op: key }, false),
         };
         if counts && !self.may_ask(process) {
             return Taken::HeldBack;
+        }
+        if is_long {
+            self.asked(process);
+            self.leave_queue(turn, key);
+            self.begin_fetch(process, key, tables);
+            return Taken::Chunk;
         }
         // A flush waits for all that was sent before it, whoever sent it.
         let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| counts);
@@ -509,13 +527,14 @@ impl Session {
         let number = self.tx.next_number();
         runs.add(number, out);
         put_early(early, out);
-        self.encode_request(key, out);
+        self.encode_request(key, (0, len), out);
         self.queues[usize::from(turn)].last = Some(number);
         self.tx.push_in_flight(body, bytes, packet, early);
         if counts {
             self.asked(process);
         }
-        self.ops.get_mut(key).expect("found above").chunks += 1;
+        let op = self.ops.get_mut(key).expect("found above");
+        (op.asked, op.chunks) = (len, 1);
         self.leave_queue(turn, key);
         Taken::Chunk
     }

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 
 use super::transmit::{Runs, Taken};
 use super::tx::State;
-use super::{ASKS_TURN, INBOUND_FETCH_TURN, Op, OpKind, SHORT_ANSWERS_TURN, Session};
+use super::{ASKS_TURN, FETCHES_TURN, INBOUND_FETCH_TURN, Op, OpKind, SHORT_ANSWERS_TURN, Session};
 use crate::command::Dma;
 use crate::limits::{CHUNK_WINDOW, SHORT_BYTES, SHORT_CREDIT_BYTES};
+use crate::slab::Key;
 use crate::tables::Tables;
 use crate::wire::Writer;
 use crate::wire::frame::SEQ_BYTES;
@@ -69,6 +70,61 @@ impl Turns {
     #[inline]
     pub(super) fn reserve(&self) -> usize {
         if self.ahead { SHORT_CREDIT_BYTES } else { 0 }
+    }
+}
+
+/// Fetches to be answered, or asked for, by process that waits for them, so that those take turns
+/// too.
+pub(super) struct InTurn<T> {
+    queue: VecDeque<(u32, VecDeque<Key<T>>)>,
+    /// In the round robin.
+    pub(super) active: bool,
+}
+
+impl<T> Default for InTurn<T> {
+    fn default() -> InTurn<T> {
+        InTurn { queue: VecDeque::new(), active: false }
+    }
+}
+
+impl<T> InTurn<T> {
+    pub(super) fn push(&mut self, process: u32, key: Key<T>) {
+        match self.queue.iter_mut().find(|(of, _)| *of == process) {
+            Some((_, waiting)) => waiting.push_back(key),
+            None => self.queue.push_back((process, VecDeque::from([key]))),
+        }
+    }
+
+    pub(super) fn front(&self) -> Option<Key<T>> {
+        self.queue.front().and_then(|(_, waiting)| waiting.front().copied())
+    }
+
+    /// Takes the front out; the next process has its turn.
+    pub(super) fn pop(&mut self) {
+        let Some((process, mut rest)) = self.queue.pop_front() else { return };
+        rest.pop_front();
+        if !rest.is_empty() {
+            self.queue.push_back((process, rest));
+        }
+    }
+
+    /// Goes on with the next one of the next process.
+    pub(super) fn rotate(&mut self) {
+        if let Some((_, waiting)) = self.queue.front_mut() {
+            waiting.rotate_left(1);
+        }
+        if !self.queue.is_empty() {
+            self.queue.rotate_left(1);
+        }
+    }
+
+    /// Takes out those of one process.
+    pub(super) fn remove(&mut self, process: u32) {
+        self.queue.retain(|(of, _)| *of != process);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
     }
 }
 
@@ -235,6 +291,7 @@ impl Session {
                     self.take_inbound_fetch(turn, packet, runs, out, tables, dma)
                 }
                 ASKS_TURN => self.take_ask(packet, runs, out, tables),
+                FETCHES_TURN => self.take_fetch(packet, runs, out, tables),
                 _ => self.take_op(turn, packet, runs, out, tables, dma),
             };
             match taken {
@@ -247,6 +304,7 @@ impl Session {
                     match turn {
                         INBOUND_FETCH_TURN | SHORT_ANSWERS_TURN => self.answers(turn).active = false,
                         ASKS_TURN => self.asks.active = false,
+                        FETCHES_TURN => self.fetches.waiting.active = false,
                         _ => self.queues[usize::from(turn)].active = false,
                     }
                 }

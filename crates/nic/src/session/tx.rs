@@ -56,8 +56,11 @@ pub(crate) enum Body {
         op: Key<Op>,
         ack_now: bool,
     },
+    /// Of a part of it, or all.
     FetchRequest {
         op: Key<Op>,
+        start: u64,
+        len: u64,
     },
     AtomicRequest {
         op: Key<Op>,

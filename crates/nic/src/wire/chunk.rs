@@ -49,7 +49,7 @@ pub(crate) const WRITE_NOTIFY_BYTES: usize = 24;
 pub(crate) const WRITE_COUNTER_BYTES: usize = 8;
 pub(crate) const WRITE_TOKEN_BYTES: usize = 28;
 pub(crate) const FETCH_DATA_BYTES: usize = 22;
-pub(crate) const FETCH_REQUEST_BYTES: usize = 33;
+pub(crate) const FETCH_REQUEST_BYTES: usize = 41;
 pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
 pub(crate) const ATOMIC_REPLY_BYTES: usize = 17;
 pub(crate) const NOP_BYTES: usize = 2;
@@ -82,10 +82,12 @@ pub(crate) enum Chunk<'a> {
     Abort {
         grant: u64,
     },
+    /// Of `len` bytes from `offset` in the export on, which are from `start` on in the fetch.
     FetchRequest {
         ticket: u64,
         grant: u64,
         offset: u64,
+        start: u64,
         len: u64,
     },
     FetchData {
@@ -222,8 +224,8 @@ impl<'a> Chunk<'a> {
                 out.u8(if *ack_now { FLAG_ACK_NOW } else { 0 });
             }
             Chunk::Abort { grant } => put(out, ABORT, &[*grant]),
-            Chunk::FetchRequest { ticket, grant, offset, len } => {
-                put(out, FETCH_REQUEST, &[*ticket, *grant, *offset, *len]);
+            Chunk::FetchRequest { ticket, grant, offset, start, len } => {
+                put(out, FETCH_REQUEST, &[*ticket, *grant, *offset, *start, *len]);
             }
             Chunk::FetchFail { ticket, why } => {
                 put(out, FETCH_FAIL, &[*ticket]);
@@ -410,11 +412,11 @@ fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
         ABORT => Chunk::Abort { grant: reader.u64()? },
         FETCH_REQUEST => {
             let (ticket, grant) = (reader.u64()?, reader.u64()?);
-            let (offset, len) = (reader.u64()?, reader.u64()?);
-            if len > LENGTH_BYTES_MAX {
+            let (offset, start, len) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            if len > LENGTH_BYTES_MAX || start > LENGTH_BYTES_MAX {
                 return None;
             }
-            Chunk::FetchRequest { ticket, grant, offset, len }
+            Chunk::FetchRequest { ticket, grant, offset, start, len }
         }
         FETCH_FAIL => Chunk::FetchFail { ticket: reader.u64()?, why: read_op_error(reader)? },
         ATOMIC_REQUEST => {
