@@ -90,7 +90,8 @@ impl Fetching {
         self.count(part);
     }
 
-    /// A packet came from a peer of which long fetches are under way. Its round trips take at least so long, and so long of late.
+    /// A packet came from a peer of which long fetches are under way. Its round trips take at least
+    /// so long, and so long of late.
     pub(crate) fn came(
         &mut self,
         now: Time,
