@@ -23,7 +23,6 @@ use crate::trace::Tracer;
 use crate::waiting::Waiting;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode};
@@ -118,7 +117,6 @@ fn build(
         bell: Bell::new(bell),
         control,
         doorbell,
-        corks: AtomicU32::new(0),
         waiting,
         slots: Slots::new(),
         staging: Staging::new(),

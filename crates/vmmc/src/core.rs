@@ -22,7 +22,7 @@ use crate::staging::Staging;
 use crate::waiting::{Descriptors, Waiting, wait_sliced};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc_host::abi::RawCommand;
@@ -46,8 +46,6 @@ pub(crate) struct Core {
     pub(crate) bell: Bell,
     pub(crate) control: Control,
     pub(crate) doorbell: OwnedFd,
-    /// Calls of [`corked`](Self::corked) under way.
-    pub(crate) corks: AtomicU32,
     pub(crate) commands: Mutex<Producer<RegionWords>>,
     pub(crate) collector: Mutex<Collector>,
     pub(crate) waiting: Waiting,
@@ -63,6 +61,11 @@ pub(crate) struct Core {
     pub(crate) event_loop: crate::notification::EventLoop,
     /// Another handle on the events socket, to end the monitor.
     pub(crate) events_end: OwnedFd,
+}
+
+thread_local! {
+    /// This thread is in [`Core::corked`].
+    static CORKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Counters that do not belong to a lane.
@@ -348,7 +351,7 @@ impl Core {
             };
             self.wait_unannounced(limit.deadline(), look)?;
         }
-        if self.corks.load(Ordering::Relaxed) > 0 && self.waiting.waiter.steps() {
+        if CORKED.get() {
             return Ok(());
         }
         // A step of ours has looked at the ring itself.
@@ -358,12 +361,16 @@ impl Core {
         Ok(())
     }
 
-    /// Posts commands that another one follows at once, whose post takes them all into the node: so
-    /// they share a packet. For a node that our own threads step, and so do their waits meanwhile.
+    /// Posts commands that another one of this thread follows at once, whose post takes them all
+    /// into the node: so they share a packet. Only for a node that our own threads step, as their
+    /// waits do meanwhile; posts of other threads are as ever.
     pub(crate) fn corked<T, E>(&self, post: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        self.corks.fetch_add(1, Ordering::Relaxed);
+        if !self.waiting.waiter.steps() {
+            return post();
+        }
+        CORKED.set(true);
         let posted = post();
-        self.corks.fetch_sub(1, Ordering::Relaxed);
+        CORKED.set(false);
         if posted.is_err() {
             // Nothing follows.
             self.step();

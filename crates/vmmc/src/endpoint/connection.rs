@@ -44,6 +44,7 @@ pub struct Connection {
     /// Our byte of the board, and what it is.
     index: u64,
     mark: u8,
+    /// When the last message went, and the last mark: of a channel that this process does not map.
     sent_at: Nanos,
     marked_at: Nanos,
     /// Whoever marks the board notifies.
