@@ -3,8 +3,8 @@
 //! Invariant: the processes that wait for them take turns, piece by piece; short answers have one
 //! of their own.
 
-use super::early::{early_bytes, put_early};
-use super::transmit::{Runs, Taken};
+use super::early::early_bytes;
+use super::transmit::{Packet, Taken};
 use super::turns::InTurn;
 use super::tx::{Body, Cause};
 use super::{INBOUND_FETCH_TURN, InboundFetch, SHORT_ANSWERS_TURN, Session};
@@ -13,7 +13,6 @@ use crate::ids::ProcessId;
 use crate::limits::{PROCESSES_MAX, SHORT_BYTES};
 use crate::slab::Key;
 use crate::tables::Tables;
-use crate::wire::Writer;
 use crate::wire::chunk::{ATOMIC_REPLY_BYTES, FETCH_DATA_BYTES};
 
 impl Session {
@@ -25,9 +24,7 @@ impl Session {
     pub(super) fn take_inbound_fetch(
         &mut self,
         turn: u16,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
+        packet: &mut Packet<'_>,
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
@@ -42,14 +39,13 @@ impl Session {
         }
         let early = self.early_answer().filter(|_| part == 0);
         let head = FETCH_DATA_BYTES + early_bytes(early);
-        let Some(take) = self.room_for(head, left, runs, out) else { return Taken::Full };
+        let Some(take) = self.room_for(head, left, packet) else { return Taken::Full };
         let last = left == take as u64;
         let early = early.filter(|_| last);
-        runs.add(self.tx.next_number(), out);
-        put_early(early, out);
-        self.encode_fetch_data(key, part, take as u32, last, out, tables, dma);
+        self.start_chunk(early, packet);
+        self.encode_fetch_data(key, part, take as u32, last, &mut packet.out, tables, dma);
         let body = Body::FetchData { fetch: key, part, len: take as u32, last };
-        self.tx.push_in_flight(body, FETCH_DATA_BYTES + take, packet, early);
+        self.tx.push_in_flight(body, FETCH_DATA_BYTES + take, packet.number, early);
         let fetch = self.inbound_fetches.get_mut(key).expect("found above");
         fetch.progress += take as u64;
         fetch.chunks += 1;

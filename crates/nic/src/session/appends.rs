@@ -3,8 +3,7 @@
 //! Invariant: a record is one chunk, and so in one packet. Source: [GMS §2] send ring and receive
 //! ring.
 
-use super::early::{early_bytes, put_early};
-use super::transmit::{Runs, Taken};
+use super::transmit::{Packet, Taken};
 use super::tx::Body;
 use super::{Op, OpKind, Session};
 use crate::command::Dma;
@@ -29,14 +28,11 @@ const _: () = assert!(
 
 impl Session {
     /// Puts a record into the packet being built, if it has room.
-    #[allow(clippy::too_many_arguments)] // one record and the packet it goes into
     pub(super) fn take_append(
         &mut self,
         turn: u16,
         key: Key<Op>,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
+        packet: &mut Packet<'_>,
         tables: &Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
@@ -44,15 +40,11 @@ impl Session {
         let op = self.ops.get(key).expect("the caller found it");
         let (len, ack_now) = (op.len, alone && op.cookie.is_some());
         let early = self.early_behind(self.queues[usize::from(turn)].last);
-        // A record is never cut up.
-        if self.room_for(APPEND_BYTES + early_bytes(early), len, runs, out) != Some(len as usize) {
-            return Taken::Full;
-        }
-        runs.add(self.tx.next_number(), out);
-        put_early(early, out);
-        self.encode_append(key, ack_now, out, tables, dma);
-        self.queues[usize::from(turn)].last = Some(self.tx.next_number());
-        self.tx.push_in_flight(Body::Append { op: key, ack_now }, APPEND_BYTES + len as usize, packet, early);
+        let bytes = APPEND_BYTES + len as usize;
+        let Some(number) = self.start_whole(bytes, early, packet) else { return Taken::Full };
+        self.encode_append(key, ack_now, &mut packet.out, tables, dma);
+        self.queues[usize::from(turn)].last = Some(number);
+        self.tx.push_in_flight(Body::Append { op: key, ack_now }, bytes, packet.number, early);
         let op = self.ops.get_mut(key).expect("found above");
         op.progress = len;
         op.chunks += 1;

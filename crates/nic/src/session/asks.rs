@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::transmit::{Runs, Taken};
+use super::transmit::{Packet, Taken};
 use super::tx::Body;
 use super::{ASKS_TURN, Session};
 use crate::limits::{ASKED_PER_PEER_MAX, share_allows};
@@ -131,13 +131,7 @@ impl Session {
     }
 
     /// Puts the next ask into the packet.
-    pub(super) fn take_ask(
-        &mut self,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-    ) -> Taken {
+    pub(super) fn take_ask(&mut self, packet: &mut Packet<'_>, tables: &mut Tables) -> Taken {
         let Some((uid, key)) = self.asks.next() else { return Taken::Empty };
         let mut buf = [0; CONTROL_BYTES_MAX];
         let mut encoded = Writer::new(&mut buf);
@@ -159,13 +153,12 @@ impl Session {
             }
         };
         let len = encoded.len();
-        if self.room_for(len, 0, runs, out).is_none() {
+        if self.start_whole(len, None, packet).is_none() {
             return Taken::Full;
         }
         wait.at = WaitAt::Answer(self.via);
-        runs.add(self.tx.next_number(), out);
-        out.bytes(&buf[..len]);
-        self.tx.push_in_flight(Body::Control(buf[..len].into()), len, packet, None);
+        packet.out.bytes(&buf[..len]);
+        self.tx.push_in_flight(Body::Control(buf[..len].into()), len, packet.number, None);
         self.asks.pop();
         self.asks.note_sent(asked, uid);
         Taken::Chunk

@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use super::early::{early_bytes, put_early};
-use super::transmit::{Runs, Taken};
+use super::transmit::{Packet, Taken};
 use super::turns::InTurn;
 use super::tx::Body;
 use super::{FETCHES_TURN, Op, OpKind, Session};
@@ -18,7 +17,6 @@ use crate::limits::SHORT_BYTES;
 use crate::slab::Key;
 use crate::tables::Tables;
 use crate::time::Time;
-use crate::wire::Writer;
 use crate::wire::chunk::FETCH_REQUEST_BYTES;
 
 /// See the module page.
@@ -111,13 +109,7 @@ impl Session {
     }
 
     /// Asks for a part of the fetch whose turn it is.
-    pub(super) fn take_fetch(
-        &mut self,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-    ) -> Taken {
+    pub(super) fn take_fetch(&mut self, packet: &mut Packet<'_>, tables: &mut Tables) -> Taken {
         let (Some(key), Some(part)) = (self.fetches.waiting.front(), self.next_part(tables)) else {
             return Taken::Empty;
         };
@@ -127,15 +119,10 @@ impl Session {
         };
         let (process, start, len) = (op.process, op.asked, part.min(op.len - op.asked));
         let early = self.early_of(process);
-        if self.room_for(FETCH_REQUEST_BYTES + early_bytes(early), 0, runs, out).is_none() {
-            return Taken::Full;
-        }
-        let number = self.tx.next_number();
-        runs.add(number, out);
-        put_early(early, out);
-        self.encode_request(key, (start, len), out);
+        let Some(number) = self.start_whole(FETCH_REQUEST_BYTES, early, packet) else { return Taken::Full };
+        self.encode_request(key, (start, len), &mut packet.out);
         self.queue_of(process).last = Some(number);
-        self.tx.push_in_flight(Body::FetchRequest { op: key, start, len }, FETCH_REQUEST_BYTES, packet, early);
+        self.tx.push_in_flight(Body::FetchRequest { op: key, start, len }, FETCH_REQUEST_BYTES, packet.number, early);
         self.fetches.asked += len;
         let op = self.ops.get_mut(key).expect("found above");
         op.asked += len;

@@ -27,17 +27,19 @@ use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
 const PIECE_BYTES_MIN: usize = 512;
 
-/// The chunks of the packet being built.
-pub(super) struct Runs {
+/// The packet being built: its number, its chunks, and where they are written.
+pub(super) struct Packet<'a> {
+    pub(super) number: u64,
+    pub(super) out: Writer<'a>,
     runs: [Run; RUNS_PER_PACKET_MAX],
     used: usize,
     /// Number that continues the last run.
     next: Option<u64>,
 }
 
-impl Runs {
-    fn new() -> Runs {
-        Runs { runs: [Run::default(); RUNS_PER_PACKET_MAX], used: 0, next: None }
+impl<'a> Packet<'a> {
+    fn new(number: u64, out: Writer<'a>) -> Packet<'a> {
+        Packet { number, out, runs: [Run::default(); RUNS_PER_PACKET_MAX], used: 0, next: None }
     }
 
     /// Bytes the numbering of `number` takes; `None`: no further run fits.
@@ -53,9 +55,9 @@ impl Runs {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, number: u64, out: &mut Writer<'_>) {
+    pub(super) fn add(&mut self, number: u64) {
         if self.next != Some(number) {
-            write_seq(number, out);
+            write_seq(number, &mut self.out);
             self.runs[self.used].first = number;
             self.used += 1;
         }
@@ -132,17 +134,14 @@ impl Session {
             has_ack = HEADER_BYTES + overhead + lost_size > size;
         }
         let reserve = overhead + if has_ack { ack_size } else { 0 };
-        let mut runs = Runs::new();
         let prompt = std::mem::take(&mut self.tx.prompt);
-        let end = {
-            let mut out = Writer::new(&mut buf[..size.checked_sub(reserve)?]);
-            out.space(HEADER_BYTES);
-            if may_send != May::Nothing {
-                self.fill(may_send == May::Short, number, &mut runs, &mut out, tables, dma);
-            }
-            out.len()
-        };
-        if runs.is_empty() {
+        let mut packet = Packet::new(number, Writer::new(&mut buf[..size.checked_sub(reserve)?]));
+        packet.out.space(HEADER_BYTES);
+        if may_send != May::Nothing {
+            self.fill(may_send == May::Short, &mut packet, tables, dma);
+        }
+        let (end, is_empty, runs) = (packet.out.len(), packet.is_empty(), packet.runs);
+        if is_empty {
             self.tx.prompt = prompt;
             if end == HEADER_BYTES && !(has_ack && ack_due) {
                 return None;
@@ -153,12 +152,12 @@ impl Session {
             self.add_ack(now, ack_ranges, &mut out);
         }
         let end = end + out.len();
-        if !runs.is_empty() {
+        if !is_empty {
             let lent = self.lent.map_or(0, |lent| lent.len);
-            self.note_sent(now, number, runs.runs, in_flight, end + overhead + lent);
+            self.note_sent(now, number, runs, in_flight, end + overhead + lent);
         }
         self.notification.sent();
-        Some((self.finish(buf, end), runs.is_empty()))
+        Some((self.finish(buf, end), is_empty))
     }
 
     #[inline]
@@ -404,9 +403,9 @@ impl Session {
 
     /// Room for the next chunk's data after `head` bytes; `None`: the packet or a window is full.
     #[inline]
-    pub(super) fn room_for(&self, head: usize, wanted: u64, runs: &Runs, out: &Writer<'_>) -> Option<usize> {
-        let cost = runs.cost(self.tx.next_number())?;
-        let room = out.room().checked_sub(cost + head)?;
+    pub(super) fn room_for(&self, head: usize, wanted: u64, packet: &Packet<'_>) -> Option<usize> {
+        let cost = packet.cost(self.tx.next_number())?;
+        let room = packet.out.room().checked_sub(cost + head)?;
         let budget = (self.budget + self.turns.reserve()).checked_sub(self.tx.span_bytes + head)?;
         if self.tx.chunks.len() as u64 >= CHUNK_WINDOW {
             return None;
@@ -419,12 +418,25 @@ impl Session {
         (whole || worthwhile).then_some(take)
     }
 
+    /// Starts the next chunk, for which there is room; its number.
+    #[inline]
+    pub(super) fn start_chunk(&mut self, early: Option<u16>, packet: &mut Packet<'_>) -> u64 {
+        let number = self.tx.next_number();
+        packet.add(number);
+        put_early(early, &mut packet.out);
+        number
+    }
+
+    /// Starts one of so many bytes that is never cut up; `None`: the packet or a window is full.
+    pub(super) fn start_whole(&mut self, bytes: usize, early: Option<u16>, packet: &mut Packet<'_>) -> Option<u64> {
+        self.room_for(bytes + early_bytes(early), 0, packet)?;
+        Some(self.start_chunk(early, packet))
+    }
+
     pub(super) fn take_op(
         &mut self,
         turn: u16,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
+        packet: &mut Packet<'_>,
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
@@ -439,9 +451,9 @@ impl Session {
         }
         match op.kind {
             OpKind::Flush | OpKind::Unimport | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
-                self.take_request(turn, key, packet, runs, out, tables)
+                self.take_request(turn, key, packet, tables)
             }
-            OpKind::Append { .. } => self.take_append(turn, key, packet, runs, out, tables, dma),
+            OpKind::Append { .. } => self.take_append(turn, key, packet, tables, dma),
             OpKind::Send { data, notify, counter } => {
                 let mut head = WRITE_BYTES;
                 head += if notify.is_some() { WRITE_NOTIFY_BYTES } else { 0 };
@@ -456,7 +468,7 @@ impl Session {
                 let may_be_early = part == 0 && left == all_left;
                 let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| may_be_early);
                 let marked = early_bytes(early);
-                let Some(mut take) = self.room_for(head + marked, left, runs, out) else { return Taken::Full };
+                let Some(mut take) = self.room_for(head + marked, left, packet) else { return Taken::Full };
                 if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
                     if self.lent.is_some() && left >= LENT_BYTES_MIN as u64 {
                         // A packet lends one piece; this one goes from its place with the next.
@@ -472,16 +484,14 @@ impl Session {
                     take -= 8;
                 }
                 let last = all_left == take as u64;
-                let number = self.tx.next_number();
-                runs.add(number, out);
                 let early = early.filter(|_| last);
-                put_early(early, out);
+                let number = self.start_chunk(early, packet);
                 let ack_now = last && wants_answer && alone;
-                self.encode_write(key, part, take as u32, last, ack_now, out, tables, dma);
+                self.encode_write(key, part, take as u32, last, ack_now, &mut packet.out, tables, dma);
                 let bytes = take + if last { head } else { WRITE_BYTES + by_token };
                 let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
                 self.queues[usize::from(turn)].last = Some(number);
-                self.tx.push_in_flight(body, bytes, packet, early);
+                self.tx.push_in_flight(body, bytes, packet.number, early);
                 let op = self.ops.get_mut(key).expect("found above");
                 op.progress += take as u64;
                 op.chunks += 1;
@@ -493,15 +503,7 @@ impl Session {
         }
     }
 
-    fn take_request(
-        &mut self,
-        turn: u16,
-        key: Key<Op>,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-    ) -> Taken {
+    fn take_request(&mut self, turn: u16, key: Key<Op>, packet: &mut Packet<'_>, tables: &mut Tables) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
         let (process, len, is_long) = (op.process, op.len, op.is_long_fetch());
         let (bytes, body, counts) = match op.kind {
@@ -521,15 +523,10 @@ impl Session {
         }
         // A flush waits for all that was sent before it, whoever sent it.
         let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| counts);
-        if self.room_for(bytes + early_bytes(early), 0, runs, out).is_none() {
-            return Taken::Full;
-        }
-        let number = self.tx.next_number();
-        runs.add(number, out);
-        put_early(early, out);
-        self.encode_request(key, (0, len), out);
+        let Some(number) = self.start_whole(bytes, early, packet) else { return Taken::Full };
+        self.encode_request(key, (0, len), &mut packet.out);
         self.queues[usize::from(turn)].last = Some(number);
-        self.tx.push_in_flight(body, bytes, packet, early);
+        self.tx.push_in_flight(body, bytes, packet.number, early);
         if counts {
             self.asked(process);
         }

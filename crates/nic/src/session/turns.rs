@@ -8,14 +8,13 @@
 
 use std::collections::VecDeque;
 
-use super::transmit::{Runs, Taken};
+use super::transmit::{Packet, Taken};
 use super::tx::State;
 use super::{ASKS_TURN, FETCHES_TURN, INBOUND_FETCH_TURN, Op, OpKind, SHORT_ANSWERS_TURN, Session};
 use crate::command::Dma;
 use crate::limits::{CHUNK_WINDOW, SHORT_BYTES, SHORT_CREDIT_BYTES};
 use crate::slab::Key;
 use crate::tables::Tables;
-use crate::wire::Writer;
 use crate::wire::frame::SEQ_BYTES;
 
 /// Queues that have something to send, by their turn.
@@ -183,23 +182,15 @@ impl Session {
     }
 
     /// Fills a packet; `ahead_only`: with what is short and has credit.
-    pub(super) fn fill(
-        &mut self,
-        ahead_only: bool,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) {
+    pub(super) fn fill(&mut self, ahead_only: bool, packet: &mut Packet<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         let before = self.tx.in_flight;
         let waits = ahead_only || self.tx.resend.has_long() || !self.turns.long.is_empty();
         if self.has_short() && self.turns.has_credit() {
             self.turns.ahead = true;
-            self.add_again(true, packet, runs, out, tables, dma);
-            self.add_new(true, packet, runs, out, tables, dma);
+            self.add_again(true, packet, tables, dma);
+            self.add_new(true, packet, tables, dma);
             // A failure that was found instead has its number now.
-            self.add_again(true, packet, runs, out, tables, dma);
+            self.add_again(true, packet, tables, dma);
             self.turns.ahead = false;
         }
         let ahead = self.tx.in_flight - before;
@@ -209,15 +200,15 @@ impl Session {
         if ahead_only {
             return;
         }
-        self.add_again(false, packet, runs, out, tables, dma);
+        self.add_again(false, packet, tables, dma);
         // What is lost or reports failures goes before what is new.
         if self.tx.resend.is_empty() {
-            self.add_new(false, packet, runs, out, tables, dma);
-            self.add_new(true, packet, runs, out, tables, dma);
+            self.add_new(false, packet, tables, dma);
+            self.add_new(true, packet, tables, dma);
         }
-        if runs.is_empty() {
+        if packet.is_empty() {
             // Instead of new chunks there may be a failure to report.
-            self.add_again(false, packet, runs, out, tables, dma);
+            self.add_again(false, packet, tables, dma);
         }
         self.turns.earn(self.tx.in_flight - before - if waits { ahead } else { 0 });
     }
@@ -236,15 +227,7 @@ impl Session {
     }
 
     /// Puts chunks into the packet that have their numbers.
-    fn add_again(
-        &mut self,
-        short: bool,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) {
+    fn add_again(&mut self, short: bool, packet: &mut Packet<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         while let Some(number) = self.tx.resend.front().filter(|_| !short || self.tx.resend.has_short()) {
             let base = self.tx.base;
             let wanted = self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes));
@@ -252,17 +235,17 @@ impl Session {
                 self.tx.resend.pop();
                 continue;
             };
-            let Some(cost) = runs.cost(number) else { return };
+            let Some(cost) = packet.cost(number) else { return };
             let room = bytes as usize + cost;
-            if number >= base + CHUNK_WINDOW || out.room() < room {
+            if number >= base + CHUNK_WINDOW || packet.out.room() < room {
                 return;
             }
             self.tx.resend.pop();
-            runs.add(number, out);
-            self.encode(number, out, tables, dma);
+            packet.add(number);
+            self.encode(number, &mut packet.out, tables, dma);
             let chunk = self.tx.chunk_mut(number).expect("found above");
             chunk.state = State::InFlight;
-            chunk.packet = packet;
+            chunk.packet = packet.number;
             self.tx.in_flight += bytes as usize;
             if state == State::Lost {
                 self.stats.retransmits += 1;
@@ -275,24 +258,14 @@ impl Session {
     }
 
     /// Makes new chunks, taking turns over the queues of a row.
-    fn add_new(
-        &mut self,
-        short: bool,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) {
+    fn add_new(&mut self, short: bool, packet: &mut Packet<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         let mut held_back = 0;
         while let Some(&turn) = self.row(short).front() {
             let taken = match turn {
-                INBOUND_FETCH_TURN | SHORT_ANSWERS_TURN => {
-                    self.take_inbound_fetch(turn, packet, runs, out, tables, dma)
-                }
-                ASKS_TURN => self.take_ask(packet, runs, out, tables),
-                FETCHES_TURN => self.take_fetch(packet, runs, out, tables),
-                _ => self.take_op(turn, packet, runs, out, tables, dma),
+                INBOUND_FETCH_TURN | SHORT_ANSWERS_TURN => self.take_inbound_fetch(turn, packet, tables, dma),
+                ASKS_TURN => self.take_ask(packet, tables),
+                FETCHES_TURN => self.take_fetch(packet, tables),
+                _ => self.take_op(turn, packet, tables, dma),
             };
             match taken {
                 Taken::Chunk => {
@@ -316,7 +289,7 @@ impl Session {
                     }
                 }
                 Taken::Full => {
-                    if !runs.is_empty() {
+                    if !packet.is_empty() {
                         self.row(short).rotate_left(1);
                     }
                     return;
