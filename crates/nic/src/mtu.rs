@@ -88,8 +88,8 @@ pub(crate) struct Search {
     size: usize,
     /// What the interface takes: the largest that the driver has ever said.
     limit: usize,
-    /// The driver has said something.
-    told: bool,
+    /// What the driver said last.
+    word: Option<usize>,
     /// What it said has been wrong, or has become smaller.
     disproved: bool,
     /// Smallest size that did not get through; above the limit: none is known.
@@ -110,7 +110,7 @@ impl Search {
             state: MtuState::Complete,
             size,
             limit: size,
-            told,
+            word: told.then_some(size),
             disproved: false,
             bad: usize::MAX,
             hint: None,
@@ -141,12 +141,17 @@ impl Search {
 
     /// The driver says what packets may have. It may have that from somebody who claims to be a
     /// router: a smaller size is taken at once, down to the base, and whether larger ones get
-    /// through is asked [RFC 8899, section 4.6].
+    /// through is asked [RFC 8899, section 4.6]. It says so with each question, and what it has said
+    /// before is no news: answers may have shown that it is wrong.
     pub(crate) fn told(&mut self, bytes: usize) {
         let bytes = bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
-        if !std::mem::replace(&mut self.told, true) {
+        let before = self.word.replace(bytes);
+        if before.is_none() {
             *self = Search::new(bytes, true);
         } else if bytes < self.size {
+            if before == Some(bytes) {
+                return;
+            }
             self.disproved = true;
             self.size = bytes;
             self.search();
@@ -169,11 +174,11 @@ impl Search {
         self.asking = None;
     }
 
-    /// Large packets have been lost again and again. `cap`: what the peer takes.
+    /// Packets of about the size in use have been lost again and again. `cap`: what the peer takes.
     pub(crate) fn doubt(&mut self, cap: usize) {
         let doubted = self.asking.is_some_and(|asking| asking.ask.size <= self.size);
         let size = self.size.min(cap);
-        if size > PACKET_BYTES_MIN && !doubted {
+        if self.state != MtuState::Error && !doubted {
             self.asking = Some(Asking::new(size, Time::ZERO));
         }
     }

@@ -202,6 +202,21 @@ fn a_path_that_does_not_even_take_the_base_has_its_packets_cut_up() {
 }
 
 #[test]
+fn one_that_is_at_the_base_already_is_found_out_as_well() {
+    // By its interface, and after a black hole.
+    for (told, first) in [(limits::PACKET_BYTES_MIN, None), (1_472, Some(1_220))] {
+        let mut s = setup(8, true, told);
+        s.world.narrow = first;
+        s.send(MIB);
+        s.world.narrow = Some(900);
+        s.send(MIB);
+        assert!(s.same());
+        let at_base = (MtuState::Error, limits::PACKET_BYTES_MIN);
+        assert_eq!((s.path(0).mtu_state, s.path(0).mtu_bytes), at_base, "{told}");
+    }
+}
+
+#[test]
 fn a_dead_path_is_not_taken_for_a_small_one() {
     let mut s = setup(9, true, 8_972);
     let cookie = s.start(MIB);

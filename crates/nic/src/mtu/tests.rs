@@ -166,6 +166,52 @@ fn the_base_that_gets_through_begins_a_search_and_one_that_does_not_is_an_error(
 }
 
 #[test]
+fn a_path_at_the_base_that_takes_less_is_an_error_too() {
+    let at_base = |truth| {
+        let mut wire = Wire::new(1_300, 1_300);
+        wire.search.told(PACKET_BYTES_MIN);
+        wire.truth = truth;
+        wire.search.doubt(NO_CAP);
+        wire
+    };
+    let mut wire = at_base(900);
+    for _ in 0..=MTU_PROBES_MAX {
+        wire.step(wire.now + Duration::from_secs(1), || false);
+    }
+    assert_eq!(wire.state(), (MtuState::Error, PACKET_BYTES_MIN));
+    // There is nothing to doubt any more.
+    let due = wire.search.due();
+    wire.search.doubt(NO_CAP);
+    assert_eq!(wire.search.due(), due);
+    // One that carries it goes on with its search.
+    let mut wire = at_base(1_300);
+    wire.settle();
+    assert_eq!(wire.state(), (MtuState::Complete, 1_300));
+    // An interface of no more than the base is doubted as well.
+    let mut wire = Wire::new(PACKET_BYTES_MIN, 900);
+    wire.search.doubt(NO_CAP);
+    for _ in 0..=MTU_PROBES_MAX {
+        wire.step(wire.now + Duration::from_secs(1), || false);
+    }
+    assert_eq!(wire.state().0, MtuState::Error);
+}
+
+#[test]
+fn an_old_word_of_the_driver_does_not_take_back_what_was_answered() {
+    let mut wire = Wire::new(1_472, 1_472);
+    wire.search.told(1_300);
+    assert_eq!(wire.state(), (MtuState::Searching, 1_300));
+    for _ in 0..20 {
+        wire.step(wire.now + Duration::from_secs(1), || false);
+        wire.search.told(1_300);
+    }
+    assert_eq!(wire.state(), (MtuState::Complete, 1_472));
+    // A new one does.
+    wire.search.told(1_290);
+    assert_eq!(wire.state(), (MtuState::Searching, 1_290));
+}
+
+#[test]
 fn an_error_ends_when_the_base_gets_through_again() {
     let mut wire = Wire::new(1_472, 500);
     wire.search.doubt(NO_CAP);
@@ -233,6 +279,8 @@ fn a_router_that_lies_cannot_push_a_path_below_the_base_nor_keep_it_small() {
         assert_eq!(wire.state(), (MtuState::Searching, PACKET_BYTES_MIN));
         wire.settle();
         assert_eq!(wire.state(), (MtuState::Complete, 1_472));
+        // The kernel has forgotten it, and then hears it again.
+        wire.search.told(1_472);
     }
     assert!(wire.asked <= 20, "{}", wire.asked);
 }

@@ -85,7 +85,7 @@ impl Session {
         self.tx.largest_acked = Some(ack.largest);
         let index = self.tx.sent.binary_search_by_key(&ack.largest, |packet| packet.number).ok()?;
         let packet = self.tx.sent[index];
-        if packet.is_large() {
+        if packet.is_large {
             (self.tx.large_arrived, self.tx.large_lost) = (Some(ack.largest), 0);
             let asked = self.tx.size_asked.is_some_and(|from| ack.largest >= from);
             self.tx.size_is_proven |= asked && packet.bytes + MTU_PROOF_SLACK_BYTES >= self.packet_bytes;
@@ -276,7 +276,7 @@ impl Session {
     /// Nothing came back in time. The first time a probe goes out, after that all counts as lost.
     fn timed_out(&mut self, tables: &mut Tables) {
         self.tx.backoff += 1;
-        self.tx.size_is_doubtful |= self.tx.sent.iter().any(SentPacket::is_large);
+        self.tx.size_is_doubtful |= self.tx.sent.iter().any(|packet| packet.is_large);
         self.stats.timeouts += 1;
         tables.stats.timeouts += 1;
         self.notification.timed_out();

@@ -2,7 +2,7 @@
 //! acknowledgement on the same packet. Data is gathered straight into the datagram.
 
 use super::early::{early_bytes, put_early};
-use super::tx::{Body, Cause, Run, SentPacket};
+use super::tx::{Body, Cause, Run, SentPacket, may_be_too_large};
 use super::{Op, OpKind, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
@@ -339,7 +339,8 @@ impl Session {
         if !self.has_data() && in_flight < self.congestion.window() {
             self.congestion.has_no_more(in_flight);
         }
-        self.tx.sent.push_back(SentPacket { number, sent, runs, bytes });
+        let is_large = may_be_too_large(bytes, self.packet_bytes);
+        self.tx.sent.push_back(SentPacket { number, sent, runs, bytes, is_large });
         self.chunk_wait.get_or_insert(now);
     }
 

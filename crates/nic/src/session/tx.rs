@@ -14,8 +14,8 @@ use super::turns::Again;
 use super::{InboundFetch, Op};
 use crate::congestion::{LostPacket, Pacer, RoundTrip, Snapshot};
 use crate::limits::{
-    ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, MTU_LOSSES_MAX, PACKET_BYTES_MIN, REORDER_PACKETS,
-    RUNS_PER_PACKET_MAX, SHORT_BYTES,
+    ANSWERS_MAX, LATE_MIN, MESSAGES_KEPT_BYTES_MAX, MTU_LOSSES_MAX, MTU_PROOF_SLACK_BYTES, PACKET_BYTES_MIN,
+    REORDER_PACKETS, RUNS_PER_PACKET_MAX, SHORT_BYTES,
 };
 use crate::slab::Key;
 use crate::time::Time;
@@ -136,13 +136,14 @@ pub(crate) struct SentPacket {
     pub(crate) runs: [Run; RUNS_PER_PACKET_MAX],
     /// Of the whole packet.
     pub(crate) bytes: usize,
+    /// It may have been lost for its size: [`may_be_too_large`].
+    pub(crate) is_large: bool,
 }
 
-impl SentPacket {
-    /// It is larger than every path must carry.
-    pub(crate) fn is_large(&self) -> bool {
-        self.bytes > PACKET_BYTES_MIN
-    }
+/// Whether a packet is larger than every path must carry; or, where packets of that size are in
+/// use, about as large: there may be a path that does not carry even those.
+pub(crate) fn may_be_too_large(bytes: usize, in_use: usize) -> bool {
+    bytes > PACKET_BYTES_MIN.min(in_use - MTU_PROOF_SLACK_BYTES)
 }
 
 #[derive(Default)]
@@ -303,7 +304,7 @@ impl Tx {
                 }
                 let reduction = lost(unacknowledged);
                 let behind = self.large_arrived.is_none_or(|arrived| arrived < packet.number);
-                self.large_lost += u32::from(packet.is_large() && behind);
+                self.large_lost += u32::from(packet.is_large && behind);
                 if self.large_lost >= MTU_LOSSES_MAX {
                     self.large_lost = 0;
                     self.size_is_doubtful = true;
