@@ -174,7 +174,15 @@ fn processes_of_one_user_read_each_others_environment() {
     let secret = format!("VMMC_TEST_SECRET={}", unique("secret"));
     let (name, value) = secret.split_once('=').expect("it has both");
     let mut member = std::process::Command::new("sleep").arg("60").env(name, value).spawn().expect("it starts");
-    let environment = std::fs::read(format!("/proc/{}/environ", member.id())).expect("it is ours");
+    // It is there a little later than the program.
+    let until = std::time::Instant::now() + LONG;
+    let environment = loop {
+        let environment = std::fs::read(format!("/proc/{}/environ", member.id())).expect("it is ours");
+        if !environment.is_empty() || std::time::Instant::now() > until {
+            break environment;
+        }
+        std::thread::yield_now();
+    };
     member.kill().expect("it is there");
     member.wait().expect("it ends");
     assert!(environment.split(|byte| *byte == 0).any(|entry| entry == secret.as_bytes()));

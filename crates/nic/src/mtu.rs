@@ -141,8 +141,8 @@ impl Search {
 
     /// The driver says what packets may have. It may have that from somebody who claims to be a
     /// router: a smaller size is taken at once, down to the base, and whether larger ones get
-    /// through is asked [RFC 8899, section 4.6]. It says so with each question, and what it has said
-    /// before is no news: answers may have shown that it is wrong.
+    /// through is asked [RFC 8899, section 4.6]. It says so with each question, and what it has
+    /// said before is no news: answers may have shown that it is wrong.
     pub(crate) fn told(&mut self, bytes: usize) {
         let bytes = bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         let before = self.word.replace(bytes);

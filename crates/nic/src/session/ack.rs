@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tx::{Body, Deferred, SentPacket, State};
+use super::tx::{Body, Deferred, State};
 use super::{InboundFetch, Op, Session};
 use crate::congestion::Snapshot;
 use crate::limits::{MTU_PROOF_SLACK_BYTES, PROBES_MAX, WINDOW_MIN_PACKETS};
