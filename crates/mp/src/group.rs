@@ -116,7 +116,9 @@ impl Group {
     ///
     /// Up to [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX) it goes at once, unless the
     /// receiver has [`UNEXPECTED_BYTES_MAX`](crate::limits::UNEXPECTED_BYTES_MAX) of this member
-    /// that it has not received; else this waits for the receive.
+    /// that it has not received; else this waits for the receive. Between nodes one of up to
+    /// [`EAGER_BETWEEN_NODES_BYTES_MAX`](crate::limits::EAGER_BETWEEN_NODES_BYTES_MAX) goes at once
+    /// as well, if nothing that was sent before it waits.
     ///
     /// # Errors
     /// [`MpError`].

@@ -11,6 +11,9 @@ pub const MEMBERS_MAX: usize = vmmc_job::limits::JOB_RANKS_MAX;
 /// Longest message that goes at once, bytes; a longer one asks for its place first. A copy of so
 /// many takes about as long as the question.
 pub const EAGER_BYTES_MAX: u64 = 16 << 10;
+/// The same between nodes, where the question takes longer: a quarter of the [`FRAMES`] of a
+/// sender, so that four such messages are under way.
+pub const EAGER_BETWEEN_NODES_BYTES_MAX: u64 = 64 << 10;
 /// Longest message that goes in the control message itself, bytes.
 pub const INLINE_BYTES_MAX: usize = CONTROL_MESSAGE_BYTES_MAX - crate::wire::HEAD_BYTES;
 /// Bytes of messages of one sender that may wait for a receive, 256 KiB; each counts
@@ -30,11 +33,17 @@ pub const ASKS_SAID_MAX: usize = 2 * ASKS_MAX * (1 + PARTS_AT_ONCE);
 /// Frames for the payloads of one sender; a message of [`EAGER_BYTES_MAX`] takes four side by side.
 pub const FRAMES: (u64, u64) = (64, 4 << 10);
 /// Buffers for the parts of long messages that land in memory which is not of
-/// [`Messages::memory`](crate::Messages::memory): of all senders together, 1 MiB.
+/// [`Messages::memory`](crate::Messages::memory): of all senders together, 4 MiB.
 pub const PART_BUFFERS: u64 = 16;
 /// Bytes of such a part: a copy of so many overlaps with the arrival of the next one, and both stay
 /// in a cache.
 pub const PART_BYTES: u64 = 64 << 10;
+/// Least and most bytes of a part between nodes, where each costs two messages of a node: a quarter
+/// of its message.
+pub const PARTS_BETWEEN_NODES_BYTES: (u64, u64) = (128 << 10, 256 << 10);
+/// Longest part that needs a buffer, bytes.
+pub const PART_BYTES_MAX: u64 = PARTS_BETWEEN_NODES_BYTES.1;
+const _: () = assert!(PART_BYTES <= PART_BYTES_MAX);
 /// Parts of one message under way at a time: two that arrive, two that are copied or asked for.
 pub const PARTS_AT_ONCE: usize = 4;
 /// Longest part that lands in a range of [`Messages::memory`](crate::Messages::memory): what a

@@ -6,7 +6,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::MpError;
 use crate::group::Group;
 use crate::limits::{
-    ABORT_TEXT_BYTES_MAX, ABORT_TIME, FRAMES, MEMBERS_MAX, PART_BUFFERS, PART_BYTES, RANGES_AT_ONCE, WAIT_DEFAULT,
+    ABORT_TEXT_BYTES_MAX, ABORT_TIME, FRAMES, MEMBERS_MAX, PART_BUFFERS, PART_BYTES_MAX, RANGES_AT_ONCE, WAIT_DEFAULT,
 };
 use crate::members::Members;
 use crate::memory::Memory;
@@ -86,7 +86,7 @@ impl MessagesBuilder {
             return Err(MpError::NoSet { rank, size });
         }
         let endpoint = session.endpoint(&members.endpoint(rank)).frames(FRAMES.0, FRAMES.1).access(access);
-        let endpoint = endpoint.tokens(PART_BUFFERS, PART_BYTES).create().map_err(Box::new)?;
+        let endpoint = endpoint.tokens(PART_BUFFERS, PART_BYTES_MAX).create().map_err(Box::new)?;
         let mut state = State::new(Endpoints::new(session, endpoint, members), rank, size);
         let all: Arc<[u32]> = (0..size).collect();
         state.enter(0, &all);

@@ -5,7 +5,6 @@
 
 use crate::error::MpError;
 use crate::group::Group;
-use crate::limits::EAGER_BYTES_MAX;
 use crate::memory::{HeldRoom, Place, ReceiveBuffer, Room, SendBuffer};
 use crate::select::{Select, Status};
 use crate::state::{Direct, Held, State};
@@ -89,14 +88,13 @@ impl<B: 'static> Request<B> {
         engine.take_all(&mut Direct::default())?;
         let len = buffer.payload().len();
         let status = Status { source: group.rank(), tag, len };
-        let stage =
-            match len <= EAGER_BYTES_MAX && engine.state.send_now(rank, context, tag, buffer.payload().into())? {
-                true => Stage::Over(Ok(status), Some(buffer)),
-                false => {
-                    let id = engine.state.send_in_turn(rank, context, tag, len, Held::Own(Box::new(buffer)))?;
-                    Stage::Send(id, status)
-                }
-            };
+        let stage = match engine.state.send_now(rank, context, tag, buffer.payload().into())? {
+            true => Stage::Over(Ok(status), Some(buffer)),
+            false => {
+                let id = engine.state.send_in_turn(rank, context, tag, len, Held::Own(Box::new(buffer)))?;
+                Stage::Send(id, status)
+            }
+        };
         drop(engine);
         Ok(Request { group, stage })
     }

@@ -75,6 +75,8 @@ pub(crate) trait Transport: Sized {
         bytes: Bytes<'_, Self::Place>,
         range: Range<u64>,
     ) -> Result<(), NotSent>;
+    /// Whether what is sent by it is stored into the member's memory, without a node.
+    fn is_mapped(connection: &Self::Connection) -> bool;
     /// Why nothing can be sent by it any more, if so.
     fn broken(connection: &Self::Connection) -> Option<String>;
 

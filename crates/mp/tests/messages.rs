@@ -4,7 +4,7 @@ mod common;
 
 use common::{pattern, run};
 use std::time::{Duration, Instant};
-use vmmc_mp::limits::{EAGER_BYTES_MAX, INLINE_BYTES_MAX, UNEXPECTED_BYTES_MAX};
+use vmmc_mp::limits::{EAGER_BETWEEN_NODES_BYTES_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, UNEXPECTED_BYTES_MAX};
 use vmmc_mp::{Group, Messages, MpError, Select, Status, wait_all, wait_any};
 
 const SIZES: [usize; 13] = [
@@ -304,6 +304,29 @@ fn what_is_not_received_is_bounded_and_nothing_is_lost() {
                     world.receive(Select::any(), &mut bytes).expect("it comes");
                     assert_eq!(u64::from_le_bytes(bytes), number);
                 }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_between_nodes_asks_from_a_greater_length_on() {
+    for (nodes, longest) in [(1, EAGER_BYTES_MAX), (2, EAGER_BETWEEN_NODES_BYTES_MAX)] {
+        run(nodes, 2, |messages| {
+            let world = messages.world();
+            let asked = || messages.counts().expect("they are ours").asked;
+            if world.rank() == 1 {
+                for _ in 0..3 {
+                    receive(world, Select::from(0), longest as usize + 1);
+                }
+                return;
+            }
+            // The first one waits for the connection.
+            world.send(1, 1, b"").expect("it is sent");
+            let before = asked();
+            for (len, asks) in [(longest, 0), (longest + 1, 1)] {
+                world.send(1, 1, &vec![7; len as usize]).expect("it is sent");
+                assert_eq!(asked() - before, asks, "of {len} bytes, {nodes} nodes");
             }
         });
     }

@@ -10,7 +10,6 @@ use super::model::{MessageId, ReceiveId, Stage, content};
 use super::network::{End, MS, Net, Own, Place};
 use crate::engine::Engine;
 use crate::error::{Gone, MpError};
-use crate::limits::EAGER_BYTES_MAX;
 use crate::matching::{Envelope, Pattern};
 use crate::state::{Direct, Held, Received, State};
 use crate::transport::Bytes;
@@ -263,9 +262,6 @@ impl Member {
     pub(super) fn try_send(&mut self, message: MessageId, bytes: Bytes<'_, Place>) -> Result<bool, MpError> {
         self.engine.check()?;
         let (to, Envelope { context, tag, .. }) = self.of(message);
-        if bytes.len() > EAGER_BYTES_MAX {
-            return Ok(false);
-        }
         self.state().send_now(to, context, tag, bytes)
     }
 

@@ -540,6 +540,11 @@ impl Transport for End {
         world.world().send(from, to, item)
     }
 
+    /// Members are on two nodes, by turns.
+    fn is_mapped(connection: &Connection) -> bool {
+        (connection.from ^ connection.to) & 1 == 0
+    }
+
     fn broken(connection: &Connection) -> Option<String> {
         let world = connection.world.world();
         let broken =
@@ -563,7 +568,7 @@ impl Transport for End {
                 (place.memory.clone(), start..start + (part.end - part.start) as usize, false)
             }
             None => {
-                let bytes = crate::limits::PART_BYTES as usize;
+                let bytes = crate::limits::PART_BYTES_MAX as usize;
                 (Rc::new(RefCell::new(vec![0; bytes])), 0..bytes, true)
             }
         };

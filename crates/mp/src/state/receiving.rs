@@ -6,7 +6,7 @@
 use super::leaving::is_collective;
 use super::{Eager, State, Waiting};
 use crate::error::MpError;
-use crate::limits::{MESSAGE_COST, PART_BYTES, PARTS_AT_ONCE, RANGE_BYTES_MAX};
+use crate::limits::{MESSAGE_COST, PART_BYTES, PARTS_AT_ONCE, PARTS_BETWEEN_NODES_BYTES, RANGE_BYTES_MAX};
 use crate::matching::{Envelope, Pattern};
 use crate::transport::{Landing, Transport};
 use crate::wire::Said;
@@ -168,7 +168,13 @@ impl<T: Transport> State<T> {
             if long.next >= long.len || long.parts.len() >= PARTS_AT_ONCE {
                 return;
             }
-            let most = if receive.place.is_some() { RANGE_BYTES_MAX } else { PART_BYTES };
+            let to = self.peers[long.envelope.source as usize].connection.as_ref();
+            let (part_min, part_max) = PARTS_BETWEEN_NODES_BYTES;
+            let most = match &receive.place {
+                Some(_) => RANGE_BYTES_MAX,
+                None if to.is_some_and(|to| !T::is_mapped(to)) => (long.len / 4).clamp(part_min, part_max),
+                None => PART_BYTES,
+            };
             let (offset, len) = (long.next, (long.len - long.next).min(most));
             let armed = self.transport.arm(receive.place.as_ref().map(|place| (place, offset..offset + len)));
             let (rank, send) = (long.envelope.source, long.send);

@@ -7,7 +7,10 @@
 use super::State;
 use super::leaving::is_collective;
 use crate::error::MpError;
-use crate::limits::{ASKS_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_COST, PARTS_AT_ONCE, UNEXPECTED_BYTES_MAX};
+use crate::limits::{
+    ASKS_MAX, EAGER_BETWEEN_NODES_BYTES_MAX, EAGER_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_COST, PARTS_AT_ONCE,
+    UNEXPECTED_BYTES_MAX,
+};
 use crate::transport::{Bytes, Landing, NotSent, Transport};
 use crate::wire::{Encoded, Said};
 use std::collections::VecDeque;
@@ -86,6 +89,12 @@ impl<T: Transport> Send<T> {
     }
 }
 
+/// Whether a message is short enough to go without a question.
+#[inline]
+fn goes_at_once<T: Transport>(to: &T::Connection, len: u64) -> bool {
+    len <= EAGER_BYTES_MAX || len <= EAGER_BETWEEN_NODES_BYTES_MAX && !T::is_mapped(to)
+}
+
 impl<T: Transport> State<T> {
     /// Sends a message if it is short and there is room for it now. False: it is to be queued.
     #[inline]
@@ -99,7 +108,7 @@ impl<T: Transport> State<T> {
         self.received_in_a_row = 0;
         let len = payload.len();
         let peer = &self.peers[rank as usize];
-        if peer.connection.is_none() || !peer.out.is_empty() || len > EAGER_BYTES_MAX {
+        if !peer.out.is_empty() || !peer.connection.as_ref().is_some_and(|to| goes_at_once::<T>(to, len)) {
             self.check_member(rank)?;
             return Ok(false);
         }
@@ -292,7 +301,9 @@ impl<T: Transport> State<T> {
         let Some(send) = self.sends.get(id) else { return Ok(Put::Gone) };
         let Send { context, tag, len, .. } = *send;
         let room = peer.spent - peer.taken + len + MESSAGE_COST <= UNEXPECTED_BYTES_MAX;
-        if len <= EAGER_BYTES_MAX && room {
+        let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
+        let short = goes_at_once::<T>(connection, len) && !matches!(send.held, Held::Caller);
+        if short && room {
             // It is taken out, and put back if there was no room.
             let held = std::mem::replace(&mut send.held, Held::Nowhere);
             let put = match &held {
@@ -311,14 +322,13 @@ impl<T: Transport> State<T> {
         if peer.asks >= ASKS_MAX {
             return Ok(Put::NoRoom);
         }
-        let Some(connection) = peer.connection.as_mut() else { return Ok(Put::NoRoom) };
         let ask = Said::Ask { context, tag, send: id, len }.encode(self.rank);
         match say::<T>(connection, &ask) {
             Ok(()) => {
                 peer.asks += 1;
                 send.stage = Stage::Asked;
                 self.counts.asked += 1;
-                self.counts.asked_short += u64::from(len <= EAGER_BYTES_MAX);
+                self.counts.asked_short += u64::from(short);
                 Ok(Put::Gone)
             }
             Err(NotSent::Full) => Ok(Put::NoRoom),

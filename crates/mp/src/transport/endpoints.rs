@@ -149,6 +149,10 @@ impl Transport for Endpoints {
         sent.map_err(not_sent)
     }
 
+    fn is_mapped(connection: &Connection) -> bool {
+        connection.is_mapped()
+    }
+
     fn broken(connection: &Connection) -> Option<String> {
         connection.broken().map(|error| error.to_string())
     }

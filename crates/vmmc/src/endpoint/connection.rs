@@ -296,7 +296,7 @@ impl Connection {
         tag: u64,
         payload: impl Source<'a>,
     ) -> Result<(), MessageError> {
-        let (mapped, core) = (self.channel.as_ptr().is_some(), self.session.core().clone());
+        let (mapped, core) = (self.is_mapped(), self.session.core().clone());
         let Some(table) = self.table(token)? else { return Ok(()) };
         let sent = core.corked(|| table.send_token(token, tag, payload)).and_then(|()| match table.as_ptr() {
             // The message does not go through the node, so the payload comes first.
@@ -332,6 +332,12 @@ impl Connection {
         }
         self.tables.push_back(table);
         Ok(self.tables.back())
+    }
+
+    /// Whether messages are stored into the owner's memory, without the node: it is a process of
+    /// this node, and what it exports may be mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.channel.as_ptr().is_some()
     }
 
     /// Why it cannot be used any more, if so.
