@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 17;
+pub const CONTROL_VERSION: u32 = 18;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -124,6 +124,8 @@ pub enum Call {
         wait: bool,
         /// How long the node may take, milliseconds.
         timeout_ms: u64,
+        /// What goes through it need not follow what goes through other imports.
+        own_order: bool,
     },
     /// Tells the node that an importer uses plain stores through its mapping (automatic update), so
     /// a revocation must move the pages.

@@ -114,6 +114,7 @@ impl Bench {
             rights: Rights::ALL,
             wait: true,
             deadline: Time::MAX,
+            own_order: false,
         };
         self.engines[0].import(now, self.process, spec, Cookie(0));
         loop {

@@ -49,7 +49,7 @@
 //! })?;
 //! node.import(now, user, ImportSpec {
 //!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(),
-//!     rights: Rights::WRITE, wait: false, deadline: now,
+//!     rights: Rights::WRITE, wait: false, deadline: now, own_order: false,
 //! }, Cookie(1));
 //! let Some(Event::ImportDone { result: Ok(grant), .. }) = node.poll_event() else { panic!() };
 //! let hello = Command::Send {

@@ -177,6 +177,9 @@ pub const SHORT_BYTES: u64 = 4_096;
 /// Bytes that short ones may send before long ones that wait, or although the window or the pace is
 /// used up, until long ones have sent as much: so long ones have half of what goes out.
 pub const SHORT_CREDIT_BYTES: usize = 32 << 10;
+/// Queued operations of its process that one with the order of its import goes before, at most: as
+/// many are looked at when it comes, and behind more of them it waits in their order.
+pub const PASSED_OPS_MAX: usize = 256;
 /// Chunks beyond a gap that wait for the one they follow: further ones wait for the gap to close.
 pub const EARLY_WAITING_MAX: usize = 256;
 /// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the

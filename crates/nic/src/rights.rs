@@ -219,6 +219,10 @@ pub struct ImportSpec {
     pub wait: bool,
     /// Give up then.
     pub deadline: Time,
+    /// What goes through it has an order of its own: it follows what went through it before, and
+    /// need not follow what the process has sent through other imports. What does not go through
+    /// it follows all that was sent before, through this one too.
+    pub own_order: bool,
 }
 
 /// Where an import leads.

@@ -156,6 +156,8 @@ pub(crate) struct Import {
     pub(crate) route: Route,
     pub(crate) broken: Option<OpError>,
     pub(crate) kind: ExportKind,
+    /// See [`ImportSpec::own_order`].
+    pub(crate) own_order: bool,
     /// As of a grant, for an export of this node.
     pub(crate) refusals: u32,
 }
@@ -749,6 +751,7 @@ mod tests {
             route: Route::Local { position: 0 },
             broken: None,
             kind: ExportKind::Memory,
+            own_order: false,
             refusals: 0,
         };
         let keys: Vec<Key<Import>> =

@@ -151,6 +151,7 @@ impl Chaos {
             rights: Rights::ALL,
             wait: self.world.random() % 2 == 0,
             deadline: self.world.now + Duration::from_millis(self.world.random() % 8_000),
+            own_order: false,
         };
         if to == node && !by_name {
             return;

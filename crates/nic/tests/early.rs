@@ -1,5 +1,6 @@
 //! Short operations of one process do not wait for what another one has lost; those of the same
-//! process do, and failures come before what follows them.
+//! process do, and failures come before what follows them. Whatever is lost, users see their
+//! operations in order, be they processes or imports with an order of their own.
 
 mod common;
 
@@ -216,40 +217,48 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+const USERS: usize = 4;
 const PLACE: u64 = 8_192;
+const ALL: u64 = USERS as u64 * PLACE;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Each process has a place of its own; what it fetches there is what the same steps, one after
-    /// the other, give, or what later ones do: bytes are read when the answer goes out.
+    /// Each of four users has a place of its own: processes, or imports of one process of which all
+    /// but the last have an order of their own. What it fetches there is what the same steps, one
+    /// after the other, give, or what later ones do: bytes are read when the answer goes out. The
+    /// last import finds that in all places.
     #[test]
-    fn each_process_sees_its_own_operations_in_order_whatever_the_network_does(
+    fn each_user_sees_its_own_operations_in_order_whatever_the_network_does(
         seed: u64,
+        one_process: bool,
         (loss, duplicate, reorder) in (0..120u64, 0..60u64, 0..200u64),
-        steps in proptest::collection::vec((0..3usize, step()), 1..80),
+        steps in proptest::collection::vec((0..USERS, step()), 1..80),
     ) {
         let mut world = World::pair_with(seed, |config| config.key = None);
         let owner = world.process(1);
-        let shared = world.region(1, owner, 1, 3 * PLACE as usize);
+        let shared = world.region(1, owner, 1, USERS * PLACE as usize);
         world.export(1, shared, "shared");
-        let users: Vec<_> = (0..3).map(|_| {
-            let process = world.process(0);
+        let first = world.process(0);
+        let users: Vec<_> = (0..USERS).map(|user| {
+            let process = if one_process { first } else { world.process(0) };
+            world.own_order = one_process && user < USERS - 1;
             let import = world.import(0, process, 1, "shared").import;
             (process, import)
         }).collect();
         world.faults = common::Faults { loss, duplicate, reorder, corrupt: 0 };
         // What each place has after each of its steps: bytes, and its counter.
-        let mut places = vec![(vec![vec![0u8; 6_000]], 0u64); 3];
+        let mut places = vec![(vec![vec![0u8; 6_000]], 0u64); USERS];
         let mut fetches = Vec::new();
         for (index, (user, step)) in steps.iter().enumerate() {
             let (process, import) = users[*user];
             let (start, cookie) = (*user as u64 * PLACE, Cookie(index as u64));
-            let place = &mut places[*user];
-            let at = world.region(0, process, 10 + index as u32, 6_000);
+            let all = one_process && *user == USERS - 1;
+            let at = world.region(0, process, 10 + index as u32, if all { USERS * PLACE as usize } else { 6_000 });
             let region = at.region;
             let command = match *step {
                 Step::Send(len, with) => {
                     world.fill(0, at, |_| with);
+                    let place = &mut places[*user];
                     let mut next = place.0.last().expect("the first").clone();
                     next[..len as usize].fill(with);
                     place.0.push(next);
@@ -257,11 +266,15 @@ proptest! {
                     Command::Send { import, offset: start, source, notify: None, counter: None, completion: Some(cookie) }
                 }
                 Step::Fetch => {
-                    fetches.push((at, *user, place.0.len() - 1));
-                    Command::Fetch { import, offset: start, len: 6_000, region, region_offset: 0, cookie }
+                    let seen = if all { 0..USERS } else { *user..*user + 1 };
+                    let (offset, len) = if all { (0, ALL) } else { (start, 6_000) };
+                    for of in seen {
+                        fetches.push((at, of as u64 * PLACE - offset, of, places[of].0.len() - 1));
+                    }
+                    Command::Fetch { import, offset, len, region, region_offset: 0, cookie }
                 }
                 Step::Add(by) => {
-                    place.1 += by;
+                    places[*user].1 += by;
                     let op = AtomicOp::FetchAdd(by);
                     Command::Atomic { import, offset: start + PLACE - 8, op, cookie }
                 }
@@ -278,12 +291,12 @@ proptest! {
             match step {
                 Step::Add(_) => prop_assert_eq!(result, Ok(sum)),
                 Step::Send(len, _) => prop_assert_eq!(result, Ok(*len)),
-                Step::Fetch => prop_assert_eq!(result, Ok(6_000)),
+                Step::Fetch => prop_assert!(matches!(result, Ok(6_000 | ALL)), "{:?}", result),
             }
         }
-        for (at, user, since) in fetches {
+        for (at, from, user, since) in fetches {
             let states = &places[user].0[since..];
-            for (index, byte) in world.bytes(0, at).iter().enumerate() {
+            for (index, byte) in world.bytes(0, at)[from as usize..][..6_000].iter().enumerate() {
                 prop_assert!(states.iter().any(|state| state[index] == *byte), "byte {index} is {byte}");
             }
         }

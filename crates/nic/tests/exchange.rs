@@ -685,6 +685,7 @@ fn within_a_node_the_engine_copies() {
         rights: Rights::ALL,
         wait: false,
         deadline: world.now,
+        own_order: false,
     };
     let now = world.now;
     world.nodes[0].engine.import(now, ours, spec, Cookie(0));

@@ -414,6 +414,7 @@ fn without_trust_in_users_other_nodes_import_only_what_is_for_anyone() {
             rights: Rights::ALL,
             wait: false,
             deadline: world.now + Duration::from_secs(1),
+            own_order: false,
         };
         let now = world.now;
         world.nodes[1].engine.import(now, neighbour, spec, Cookie(5));
@@ -497,6 +498,7 @@ fn an_import_by_name_finds_the_node_among_the_peers() {
             rights: Rights::READ,
             wait: false,
             deadline: world.now + Duration::from_secs(30),
+            own_order: false,
         };
         let now = world.now;
         world.nodes[0].engine.import(now, ours, spec, Cookie(0));

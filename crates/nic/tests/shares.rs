@@ -319,6 +319,7 @@ fn whatever_addresses_are_asked_there_is_room_for_the_peers_of_the_configuration
             rights: Rights::READ,
             wait: true,
             deadline: now + std::time::Duration::from_secs(30),
+            own_order: false,
         };
         world.nodes[0].engine.import(now, process, spec, Cookie(1));
         let full = (at == asked).then_some(ImportError::TableFull { max: asked as u64 });

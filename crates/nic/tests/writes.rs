@@ -43,6 +43,7 @@ fn fixture(here: bool, len: u64, kind: ExportKind, senders: usize) -> Fixture {
             rights: Rights::WRITE,
             wait: false,
             deadline: world.now + std::time::Duration::from_secs(30),
+            own_order: false,
         };
         let now = world.now;
         world.nodes[node].engine.import(now, process, spec, Cookie(0));

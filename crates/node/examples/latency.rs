@@ -233,6 +233,7 @@ fn side(name: &str, embedded: bool, first: bool, sealed: bool, bulk: bool) {
         rights: if node.is_none() { Rights::WRITE } else { BOTH }.bits(),
         wait: true,
         timeout_ms: 10_000,
+        own_order: false,
     };
     let Ok(vmmc_host::control::Answer::Imported(grant)) = raw.call(call) else { panic!("no import") };
     if bulk {

@@ -187,6 +187,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                     rights: Rights::READ.bits(),
                     wait: true,
                     timeout_ms: 20_000,
+                    own_order: false,
                 };
                 let _ = channel.try_send(&encode(&Request { serial: 2, call }), &[]);
             }
@@ -687,6 +688,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
             rights: noise.next() as u8 % 8,
             wait: noise.one_in(2),
             timeout_ms: if noise.one_in(8) { noise.next() } else { noise.next() % 3_000 },
+            own_order: noise.one_in(2),
         },
         12 => Call::Bind { import: id(noise) },
         13 => Call::Unimport { import: id(noise) },

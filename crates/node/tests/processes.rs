@@ -116,6 +116,7 @@ fn a_killed_process_is_gone_within_a_second() {
             rights: Rights::READ.bits(),
             wait: true,
             timeout_ms: LONG.as_millis() as u64,
+            own_order: false,
         };
         let (Ok(Answer::Imported(grant)), _) = other.call_with(call, &[]) else { panic!("no import") };
         victim.kill().unwrap();

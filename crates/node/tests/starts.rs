@@ -42,6 +42,7 @@ fn launch_call(name: &str) -> Call {
         rights: Rights::READ.bits(),
         wait: true,
         timeout_ms: 20_000,
+        own_order: false,
     }
 }
 

@@ -27,17 +27,19 @@ pub(crate) fn op_of_atomic(change: AtomicOp) -> Option<OpKey> {
 }
 
 impl Cluster {
-    /// A burst of operations through one import.
+    /// A burst of operations, through one import or through all that the process has, by turns.
     pub(crate) fn do_operations(&mut self, proc: ProcKey) {
         let usable = |i: &ImportKey| self.model.imports[*i].state == ImportState::Granted;
         let imports: Vec<ImportKey> = self.model.procs[proc].imports.iter().copied().filter(usable).collect();
         let Some(import) = self.rng.index(imports.len()).map(|i| imports[i]) else { return self.do_import(proc) };
+        let by_turns = self.model.step % 3 == 0;
         let burst = (self.setup.operations_max / OPERATIONS_PER_BURST_PART) as u64;
-        for _ in 0..self.rng.between(1, burst.max(6)) {
+        for turn in 0..self.rng.between(1, burst.max(6)) {
             let facts = &self.model.procs[proc];
             if !facts.alive || facts.outstanding >= self.setup.operations_max {
                 return;
             }
+            let import = if by_turns { imports[turn as usize % imports.len()] } else { import };
             self.do_operation(proc, import);
         }
     }

@@ -302,12 +302,14 @@ impl Cluster {
             Wanted::Name(name) => ImportTarget::Name(name.clone()),
             Wanted::Id(id) => ImportTarget::Id(*id),
         };
+        let own_order = self.model.imports.next_key().0 % 2 == 1;
         let key = self.model.add_import(Import {
             importer: proc,
             node,
             wanted,
             rights,
             wait,
+            own_order,
             asked_at_ns,
             deadline_ns,
             state: ImportState::Asked,
@@ -333,6 +335,7 @@ impl Cluster {
             rights,
             wait,
             deadline: Time::from_nanos(deadline_ns),
+            own_order,
         };
         let asked = self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
         self.model.imports[key].asked = asked.flatten();

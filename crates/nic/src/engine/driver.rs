@@ -279,6 +279,7 @@ impl Engine {
             route: Route::Pending(Key::NONE),
             broken: None,
             kind: ExportKind::Memory,
+            own_order: spec.own_order,
             refusals: 0,
         });
         let node = spec.node.clone();
@@ -359,7 +360,8 @@ impl Engine {
         let len = export.len;
         if let Some(entry) = self.tables.import_mut(process, import) {
             let (export, kind, route) = (grant.export, grant.kind, Route::Local { position });
-            *entry = Import { export, len, rights, route, broken: None, kind, refusals: 0 };
+            let own_order = entry.own_order;
+            *entry = Import { export, len, rights, route, broken: None, kind, own_order, refusals: 0 };
         }
         self.tables.events.push_back(Event::ImportDone { process, cookie, result: Ok(grant) });
     }

@@ -8,8 +8,8 @@ use crate::ecn::Codepoint;
 use crate::error::{Busy, OpError};
 use crate::ids::ProcessId;
 use crate::limits::{
-    APPEND_BYTES_MAX, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PACKET_BYTES_MIN, PROCESS_OPS_MAX, PROCESS_RANGES_MAX,
-    QUEUE_OPS_MAX,
+    APPEND_BYTES_MAX, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PACKET_BYTES_MIN, PASSED_OPS_MAX, PROCESS_OPS_MAX,
+    PROCESS_RANGES_MAX, QUEUE_OPS_MAX, SHORT_BYTES,
 };
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::ranges::{self, Ranges};
@@ -37,13 +37,15 @@ impl Engine {
         }
         let import = command.import();
         let route = match entry.imports.get(import.into()) {
-            Some(entry) => check(entry, &command).map(|()| entry.route),
+            Some(entry) => check(entry, &command).map(|()| (entry.route, entry.own_order)),
             None => Err(OpError::StaleImport),
         };
         match route {
-            Ok(Route::Remote { via, grant }) => self.post_remote(process, via, grant, command),
-            Ok(Route::Local { .. }) => self.post_local(process, command, dma),
-            Ok(Route::Pending(_)) => {
+            Ok((Route::Remote { via, grant }, own_order)) => {
+                self.post_remote(process, (via, grant), own_order, command)
+            }
+            Ok((Route::Local { .. }, own_order)) => self.post_local(process, own_order, command, dma),
+            Ok((Route::Pending(_), _)) => {
                 self.tables.fail(process, import, command.cookie(), OpError::StaleImport);
                 Ok(())
             }
@@ -131,8 +133,8 @@ impl Engine {
     fn post_remote(
         &mut self,
         process: ProcessId,
-        via: SessionId,
-        grant: u64,
+        (via, grant): (SessionId, u64),
+        own_order: bool,
         command: Command<'_>,
     ) -> Result<(), Busy> {
         let peer = self.peers[usize::from(via.peer)].as_mut();
@@ -151,7 +153,7 @@ impl Engine {
             return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
         let op = Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind);
-        session.enqueue(Op { ranges, token: token_of(&command), ..op });
+        session.enqueue(Op { ranges, token: token_of(&command), ..op }, own_order && !matches!(kind, OpKind::Flush));
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }
@@ -159,7 +161,13 @@ impl Engine {
         Ok(())
     }
 
-    fn post_local(&mut self, process: ProcessId, command: Command<'_>, dma: &mut dyn Dma) -> Result<(), Busy> {
+    fn post_local(
+        &mut self,
+        process: ProcessId,
+        own_order: bool,
+        command: Command<'_>,
+        dma: &mut dyn Dma,
+    ) -> Result<(), Busy> {
         let waiting = self.tables.process(process).map_or(0, |process| process.local.len());
         if waiting >= QUEUE_OPS_MAX {
             self.tables.stats.busy += 1;
@@ -172,6 +180,7 @@ impl Engine {
             self.tables.ranges_ended(process, ranges.as_ref().map_or(0, |ranges| ranges.count()));
             return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
+        let is_short = len <= SHORT_BYTES && !matches!(kind, OpKind::Flush);
         let kind = match kind {
             OpKind::Send { data, notify, counter } => {
                 LocalKind::Send { data, len, notify, counter, ranges, token: token_of(&command) }
@@ -186,11 +195,17 @@ impl Engine {
         let Some(entry) = self.tables.process_mut(process) else { return Ok(()) };
         entry.outstanding += 1;
         let first = entry.local.is_empty();
-        if first && self.local_step(process, &mut op, dma) {
+        let passes = own_order && is_short && entry.local.len() <= PASSED_OPS_MAX;
+        let passes = passes && entry.local.iter().all(|queued| queued.import != import);
+        if (first || passes) && self.local_step(process, &mut op, dma) {
             return Ok(());
         }
         if let Some(entry) = self.tables.process_mut(process) {
-            entry.local.push_back(op);
+            match passes {
+                // It has begun, and goes on before the others do.
+                true => entry.local.push_front(op),
+                false => entry.local.push_back(op),
+            }
         }
         if first {
             self.work.push_back(process);

@@ -31,7 +31,7 @@ use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
 use crate::intervals::IntervalSet;
-use crate::limits::{REMOTE_WAITS_PER_PEER_MAX, share_allows};
+use crate::limits::{PASSED_OPS_MAX, PROCESSES_MAX, REMOTE_WAITS_PER_PEER_MAX, share_allows};
 use crate::ranges::Ranges;
 use crate::replay::ReplayWindow;
 use crate::slab::{Key, Slab};
@@ -75,6 +75,8 @@ pub(crate) struct Op {
     pub(crate) queued: bool,
     /// Answered or withdrawn; nothing more may come of it.
     pub(crate) ended: bool,
+    /// Of the operations of its process [apart](Queue::apart), so many go before it.
+    pub(crate) after: u64,
 }
 
 impl Op {
@@ -102,6 +104,7 @@ impl Op {
             chunks: 0,
             queued: true,
             ended: false,
+            after: 0,
         }
     }
 }
@@ -144,11 +147,24 @@ pub(crate) struct InboundFetch {
     failed: bool,
 }
 
+/// Operations that wait for their turn, one behind the other.
+#[derive(Default)]
+struct Lane {
+    ops: VecDeque<Key<Op>>,
+    /// In the round robin.
+    active: bool,
+}
+
 /// Operations of one process that wait for their turn.
 #[derive(Default)]
 struct Queue {
-    ops: VecDeque<Key<Op>>,
-    active: bool,
+    /// In the order of the process.
+    in_order: Lane,
+    /// Short ones through imports with an order of their own, that need not wait for what is long
+    /// among the former.
+    apart: Lane,
+    /// Of the latter, so many have had their turn.
+    taken_apart: u64,
     /// Fetches and atomics of it without an answer.
     requests: usize,
     /// Number of its last chunk.
@@ -205,6 +221,8 @@ struct Rx {
     ack_deadline: Option<Time>,
 }
 
+/// Turns from here on are those of operations apart, by process slot; below are those in order.
+const APART_TURNS: u16 = PROCESSES_MAX as u16;
 /// The turn of the other side's fetches in the round robin.
 const INBOUND_FETCH_TURN: u16 = u16::MAX;
 /// The turn of those whose answers are short.
@@ -402,21 +420,47 @@ impl Session {
     /// Operations of the process in `slot` that wait for their turn.
     #[inline]
     pub(crate) fn queue_len(&self, slot: usize) -> usize {
-        self.queues.get(slot).map_or(0, |queue| queue.ops.len())
+        self.queues.get(slot).map_or(0, |queue| queue.in_order.ops.len() + queue.apart.ops.len())
     }
 
-    /// Queues an operation; the caller has counted it with its process.
+    /// Queues an operation, of an import with an order of its own or not; the caller has counted it
+    /// with its process.
     #[inline]
-    pub(crate) fn enqueue(&mut self, op: Op) {
+    pub(crate) fn enqueue(&mut self, op: Op, own_order: bool) {
         let (slot, process, is_short) = (op.process.slot(), op.process, op.is_short());
-        let key = self.ops.insert(op);
-        self.queued_ops += 1;
+        let apart = own_order && is_short && self.passes(&op);
         let queue = self.queue_of(process);
-        queue.ops.push_back(key);
-        if !queue.active {
-            queue.active = true;
-            self.turns.push(slot as u16, is_short);
+        let after = queue.taken_apart + queue.apart.ops.len() as u64;
+        let key = self.ops.insert(Op { after, ..op });
+        self.queued_ops += 1;
+        let turn = if apart { APART_TURNS + slot as u16 } else { slot as u16 };
+        let lane = self.lane(turn);
+        lane.ops.push_back(key);
+        if !std::mem::replace(&mut lane.active, true) {
+            self.turns.push(turn, is_short);
         }
+    }
+
+    /// Whether an operation with the order of its import may go before what its process has queued:
+    /// something of that is long, and nothing is of its import.
+    fn passes(&self, op: &Op) -> bool {
+        let Some(queue) = self.queues.get(op.process.slot()) else { return false };
+        let mut queued = queue.in_order.ops.iter().filter_map(|key| self.ops.get(*key));
+        queue.in_order.ops.len() <= PASSED_OPS_MAX
+            && queued.clone().any(|queued| !queued.is_short())
+            && queued.all(|queued| queued.import != op.import)
+    }
+
+    /// The queue of a turn, and the operations in it whose turn that is.
+    #[inline]
+    fn queue_at(&mut self, turn: u16) -> &mut Queue {
+        &mut self.queues[usize::from(turn % APART_TURNS)]
+    }
+
+    #[inline]
+    fn lane(&mut self, turn: u16) -> &mut Lane {
+        let queue = self.queue_at(turn);
+        if turn < APART_TURNS { &mut queue.in_order } else { &mut queue.apart }
     }
 
     #[inline]
@@ -455,15 +499,13 @@ impl Session {
     /// Queues the message that an import is not used any more, behind what was sent through it: the
     /// queue of the process is in order, and what is in it names the grant.
     pub(crate) fn queue_unimport(&mut self, process: ProcessId, import: ImportId, grant: u64) {
-        let waiting = self
-            .queues
-            .get(process.slot())
-            .is_some_and(|queue| queue.ops.iter().any(|key| self.ops.get(*key).is_some_and(|op| op.import == import)));
-        if !waiting {
+        let of_it = |key: &Key<Op>| self.ops.get(*key).is_some_and(|op| op.import == import);
+        let waiting = |queue: &Queue| queue.in_order.ops.iter().chain(&queue.apart.ops).any(of_it);
+        if !self.queues.get(process.slot()).is_some_and(waiting) {
             self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
             return;
         }
-        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::Unimport));
+        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::Unimport), false);
     }
 
     pub(crate) fn held(&self) -> (usize, usize) {
@@ -532,7 +574,8 @@ impl Session {
     /// The process has left: its operations vanish; chunks under way become aborts.
     pub(crate) fn forget_process(&mut self, process: ProcessId, tables: &mut Tables) {
         if let Some(queue) = self.queues.get_mut(process.slot()) {
-            for key in std::mem::take(&mut queue.ops) {
+            let in_order = std::mem::take(&mut queue.in_order.ops);
+            for key in in_order.into_iter().chain(std::mem::take(&mut queue.apart.ops)) {
                 self.queued_ops -= 1;
                 if let Some(op) = self.ops.get_mut(key) {
                     op.queued = false;

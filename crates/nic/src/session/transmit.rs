@@ -3,7 +3,7 @@
 
 use super::early::{early_bytes, put_early};
 use super::tx::{Body, Cause, Run, SentPacket, may_be_too_large};
-use super::{Op, OpKind, Session};
+use super::{APART_TURNS, Op, OpKind, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
 use crate::limits::{
@@ -441,10 +441,15 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
-        let queue = &self.queues[usize::from(turn)];
-        let Some(&key) = queue.ops.front() else { return Taken::Empty };
-        let alone = queue.ops.len() == 1;
+        let lane = self.lane(turn);
+        let Some(&key) = lane.ops.front() else { return Taken::Empty };
+        let alone = lane.ops.len() == 1;
+        let (taken_apart, last) = (self.queue_at(turn).taken_apart, self.queue_at(turn).last);
         let op = self.ops.get(key).expect("a queued operation is in the table");
+        if turn < APART_TURNS && op.after > taken_apart {
+            // What may be early is never late.
+            return Taken::HeldBack;
+        }
         if op.ended {
             self.leave_queue(turn, key);
             self.release_op(key, tables);
@@ -467,7 +472,7 @@ impl Session {
                 let (part, wants_answer) = (op.progress, op.cookie.is_some());
                 // One that takes more than a chunk has its last bytes wait for the rest.
                 let may_be_early = part == 0 && left == all_left;
-                let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| may_be_early);
+                let early = self.early_behind(last).filter(|_| may_be_early);
                 let marked = early_bytes(early);
                 let Some(mut take) = self.room_for(head + marked, left, packet) else { return Taken::Full };
                 if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
@@ -491,7 +496,7 @@ impl Session {
                 self.encode_write(key, part, take as u32, last, ack_now, &mut packet.out, tables, dma);
                 let bytes = take + if last { head } else { WRITE_BYTES + by_token };
                 let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
-                self.queues[usize::from(turn)].last = Some(number);
+                self.queue_at(turn).last = Some(number);
                 self.tx.push_in_flight(body, bytes, packet.number, early);
                 let op = self.ops.get_mut(key).expect("found above");
                 op.progress += take as u64;
@@ -523,10 +528,11 @@ impl Session {
             return Taken::Chunk;
         }
         // A flush waits for all that was sent before it, whoever sent it.
-        let early = self.early_behind(self.queues[usize::from(turn)].last).filter(|_| counts);
+        let last = self.queue_at(turn).last;
+        let early = self.early_behind(last).filter(|_| counts);
         let Some(number) = self.start_whole(bytes, early, packet) else { return Taken::Full };
         self.encode_request(key, (0, len), &mut packet.out);
-        self.queues[usize::from(turn)].last = Some(number);
+        self.queue_at(turn).last = Some(number);
         self.tx.push_in_flight(body, bytes, packet.number, early);
         if counts {
             self.asked(process);
@@ -538,8 +544,11 @@ impl Session {
     }
 
     pub(super) fn leave_queue(&mut self, turn: u16, key: Key<Op>) {
-        self.queues[usize::from(turn)].ops.pop_front();
+        self.lane(turn).ops.pop_front();
         self.queued_ops -= 1;
+        if turn >= APART_TURNS {
+            self.queue_at(turn).taken_apart += 1;
+        }
         if let Some(op) = self.ops.get_mut(key) {
             op.queued = false;
         }

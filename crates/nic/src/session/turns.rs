@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::transmit::{Packet, Taken};
 use super::tx::State;
-use super::{ASKS_TURN, FETCHES_TURN, INBOUND_FETCH_TURN, Op, OpKind, SHORT_ANSWERS_TURN, Session};
+use super::{APART_TURNS, ASKS_TURN, FETCHES_TURN, INBOUND_FETCH_TURN, Op, OpKind, SHORT_ANSWERS_TURN, Session};
 use crate::command::Dma;
 use crate::limits::{CHUNK_WINDOW, SHORT_BYTES, SHORT_CREDIT_BYTES};
 use crate::slab::Key;
@@ -278,7 +278,7 @@ impl Session {
                         INBOUND_FETCH_TURN | SHORT_ANSWERS_TURN => self.answers(turn).active = false,
                         ASKS_TURN => self.asks.active = false,
                         FETCHES_TURN => self.fetches.waiting.active = false,
-                        _ => self.queues[usize::from(turn)].active = false,
+                        _ => self.lane(turn).active = false,
                     }
                 }
                 Taken::HeldBack => {
@@ -300,8 +300,10 @@ impl Session {
 
     /// After a chunk of it the queue of a process may have another kind of front.
     fn change_row(&mut self, turn: u16, short: bool) {
-        let Some(queue) = self.queues.get(usize::from(turn)) else { return };
-        let front = queue.ops.front().and_then(|key| self.ops.get(*key));
+        if turn >= 2 * APART_TURNS {
+            return;
+        }
+        let front = self.lane(turn).ops.front().copied().and_then(|key| self.ops.get(key));
         // One that is partly sent stays in its row.
         let is_short = front.map(|op| op.is_short() || short && op.progress > 0);
         if is_short.is_some_and(|is_short| is_short != short) {

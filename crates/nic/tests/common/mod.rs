@@ -114,6 +114,8 @@ pub struct World {
     pub marker: Option<Marker>,
     /// Larger datagrams are swallowed, unless they may be cut up.
     pub narrow: Option<usize>,
+    /// What is imported has an order of its own.
+    pub own_order: bool,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -150,6 +152,7 @@ impl World {
             link: None,
             marker: None,
             narrow: None,
+            own_order: false,
             tape: None,
             sent: 0,
             lent: 0,
@@ -257,6 +260,7 @@ impl World {
             rights: Rights::ALL,
             wait,
             deadline: self.now + Duration::from_secs(30),
+            own_order: self.own_order,
         };
         let now = self.now;
         self.nodes[node].engine.import(now, process, spec, Cookie(1 << 32))

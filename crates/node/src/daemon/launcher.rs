@@ -496,6 +496,7 @@ mod tests {
             rights: Rights::READ.bits(),
             wait,
             timeout_ms: 3_600_000,
+            own_order: false,
         };
         let serial = raw.ask(call(true));
         let start = crate::testing::wait(&|| raw.pump(), || {

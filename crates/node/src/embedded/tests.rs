@@ -199,6 +199,7 @@ fn plain_and_sealed_nodes_refuse_each_other_and_say_so() {
         rights: 1,
         wait: false,
         timeout_ms: 3_000,
+        own_order: false,
     };
     let refusal = importer.call(call).unwrap_err();
     assert!(refusal.message.contains("plain") || refusal.message.contains("encrypt"), "{}", refusal.message);
@@ -238,6 +239,7 @@ fn nodes_with_different_keys_do_not_talk() {
         rights: 1,
         wait: false,
         timeout_ms: 500,
+        own_order: false,
     });
     let refusal = refusal.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Unreachable);

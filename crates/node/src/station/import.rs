@@ -28,7 +28,7 @@ use vmmc_nic::{
 impl Station {
     /// Asks the engine; the answer comes as an event, at once for exports of this node that exist.
     pub(super) fn import(&mut self, now: Time, index: usize, serial: u64, call: Call) -> Result<(), Refusal> {
-        let Call::Import { node, what, owner, rights, wait, timeout_ms } = call else {
+        let Call::Import { node, what, owner, rights, wait, timeout_ms, own_order } = call else {
             unreachable!("called for imports only");
         };
         let id = self.attached_process(index)?.id;
@@ -58,7 +58,7 @@ impl Station {
             HostOwner::User(user) => Owner::User(user),
             HostOwner::Any => Owner::Any,
         };
-        let spec = ImportSpec { node, what, owner, rights, wait, deadline: deadline(now, timeout_ms) };
+        let spec = ImportSpec { node, what, owner, rights, wait, deadline: deadline(now, timeout_ms), own_order };
         self.engine.import(now, id, spec, cookie);
         Ok(())
     }

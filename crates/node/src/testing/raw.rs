@@ -136,6 +136,7 @@ impl Raw {
             rights: rights.bits(),
             wait: false,
             timeout_ms: 5_000,
+            own_order: false,
         }
     }
 

@@ -91,6 +91,7 @@ impl Liar {
             rights: offered,
             wait: false,
             deadline: now + Duration::from_secs(2),
+            own_order: false,
         };
         self.engine.import(now, process, wanted, Cookie(1));
         loop {
@@ -265,6 +266,7 @@ pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBo
             rights: Rights::ALL.bits(),
             wait: asked % 3 == 0,
             timeout_ms: 100,
+            own_order: false,
         };
         asked += 1;
         let Ok(Answer::Imported(grant)) = victim.call(call) else {

@@ -121,6 +121,7 @@ fn a_user_that_takes_all_there_is_towards_a_node_leaves_enough_to_another() {
                 rights: Rights::ALL.bits(),
                 wait,
                 timeout_ms: 120_000,
+                own_order: false,
             };
             let start = Instant::now();
             let (open, never) = (call(OPEN[0], false), call("never", true));

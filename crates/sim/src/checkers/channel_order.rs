@@ -1,6 +1,7 @@
 //! Order per channel: sends of one process to one export appear in order; a counter is raised after
 //! its data; fetches, atomics and flushes see the earlier sends of the same process to the same
-//! node [NT §2].
+//! node [NT §2]. What goes through an import with an order of its own follows what went through it
+//! before, and is followed by all.
 
 use super::{Checker, require};
 use crate::model::{AtomicRole, Model, OpKey, OpKind, ReadRole, Seen, WriteRole};
@@ -35,15 +36,16 @@ impl Checker for ChannelOrder {
 fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
     let op = &model.ops[key];
     let Some(export) = op.export else { return Ok(()) };
-    if let Some(&latest) = model.latest_applied.get(&(op.sender, export)) {
-        require(latest < key || op.is_applied(), || {
+    let channels = [Some((op.sender, export, None)), model.channel(key)];
+    for latest in channels.iter().flatten().filter_map(|channel| model.latest_applied.get(channel)) {
+        require(*latest < key || op.is_applied(), || {
             format!("bytes of {key} from {} to {export} landed after the later send {latest} was there", op.sender)
         })?;
     }
     if end < op.len {
         return Ok(());
     }
-    let earlier = |o: &&OpKey| **o < key && model.ops[**o].export == op.export && !model.is_excused(**o);
+    let earlier = |o: &&OpKey| model.follows(key, **o) && model.ops[**o].export == op.export && !model.is_excused(**o);
     let overtaken = model.unapplied_of(key).iter().find(earlier);
     require(overtaken.is_none(), || {
         format!(

@@ -239,6 +239,7 @@ impl<'a> World<'a> {
             rights: Rights::WRITE,
             wait: true,
             deadline: self.time() + Duration::from_nanos(LINK_SETUP_NS),
+            own_order: false,
         };
         if index == 0 && self.tcp.is_some() {
             self.send_tcp();

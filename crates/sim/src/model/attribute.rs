@@ -9,7 +9,7 @@ use vmmc_nic::{AtomicOp, RING_WRITTEN_AT, RegionRef};
 
 use super::facts::{Landing, OpKind, Outcome, RegionUse};
 use super::table::{OpKey, RedirectKey, RegionKey};
-use super::{ExportKey, Model};
+use super::{ExportKey, ImportKey, Model, ProcKey};
 use crate::pattern;
 use crate::tokens::{TokenChange, buffer_of, entry_of};
 
@@ -144,8 +144,22 @@ impl Model {
     /// Whether sends that the same process posted before to the same node are not in memory, though
     /// they ought to be.
     pub(crate) fn misses_earlier(&self, key: OpKey) -> Option<OpKey> {
-        let earlier = |o: &&OpKey| **o < key && !self.is_excused(**o);
+        let earlier = |o: &&OpKey| self.follows(key, **o) && !self.is_excused(**o);
         self.unapplied_of(key).iter().find(earlier).copied()
+    }
+
+    /// Whether an operation is to come after another one of its process and to its node: that was
+    /// posted before, and the operation has the order of the process, or the import of that one.
+    pub(crate) fn follows(&self, key: OpKey, earlier: OpKey) -> bool {
+        let op = &self.ops[key];
+        let own_order = op.kind != OpKind::Flush && op.import.is_some_and(|import| self.imports[import].own_order);
+        earlier < key && (!own_order || op.import == self.ops[earlier].import)
+    }
+
+    /// The channel in which a send is ordered: that of its process and export, or of its import.
+    pub(crate) fn channel(&self, key: OpKey) -> Option<(ProcKey, ExportKey, Option<ImportKey>)> {
+        let op = &self.ops[key];
+        Some((op.sender, op.export?, op.import.filter(|import| self.imports[*import].own_order)))
     }
 
     /// Sends of the same process to the same node that are not in memory.

@@ -210,6 +210,8 @@ pub(crate) struct Import {
     pub(crate) wanted: Wanted,
     pub(crate) rights: Rights,
     pub(crate) wait: bool,
+    /// What goes through it follows only what went through it before.
+    pub(crate) own_order: bool,
     pub(crate) asked_at_ns: u64,
     pub(crate) deadline_ns: u64,
     pub(crate) state: ImportState,

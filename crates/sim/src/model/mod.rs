@@ -57,8 +57,9 @@ pub(crate) struct Model {
     pub(crate) counting: Vec<OpKey>,
     /// The send of which the last byte was the last to be written, within the call under way.
     pub(crate) just_landed: Option<OpKey>,
-    /// Of each channel (process, export): the latest send of which the last byte is in memory.
-    pub(crate) latest_applied: BTreeMap<(ProcKey, ExportKey), OpKey>,
+    /// Of each channel (process, export, and import if that has an order of its own): the latest
+    /// send of which the last byte is in memory.
+    pub(crate) latest_applied: BTreeMap<(ProcKey, ExportKey, Option<ImportKey>), OpKey>,
     pids: BTreeMap<(usize, ProcessId), ProcKey>,
     region_refs: BTreeMap<(usize, RegionRef), RegionKey>,
     /// Of all lives of the node, oldest first.

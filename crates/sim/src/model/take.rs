@@ -169,8 +169,8 @@ impl Model {
         }
         self.forget_unapplied(op);
         self.counting.retain(|&o| o != op);
-        if let Some(export) = self.ops[op].export {
-            let latest = self.latest_applied.entry((self.ops[op].sender, export)).or_insert(op);
+        if let Some(channel) = self.channel(op) {
+            let latest = self.latest_applied.entry(channel).or_insert(op);
             *latest = (*latest).max(op);
         }
         self.end_posted(op);

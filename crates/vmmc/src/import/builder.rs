@@ -20,6 +20,7 @@ pub struct ImportBuilder {
     owner: Owner,
     rights: Rights,
     wait: Option<Duration>,
+    own_order: bool,
 }
 
 impl ImportBuilder {
@@ -31,6 +32,7 @@ impl ImportBuilder {
             owner: Owner::default(),
             rights: Rights::READ | Rights::WRITE,
             wait: None,
+            own_order: false,
         }
     }
 
@@ -69,6 +71,19 @@ impl ImportBuilder {
         self
     }
 
+    /// Gives what goes through this import an order of its own: a send of up to 4 KiB, an append, a
+    /// fetch or an atomic operation follows all that went through it before, and need not wait for
+    /// long ones of this process through other imports. So promises of `docs/memory-model.md` about
+    /// sends before it (M5 among them) are then about those through this import. By default the
+    /// operations of a process through a node are carried out in the order of the calls.
+    ///
+    /// What goes through other imports still follows all that went through this one before, and so
+    /// does [`Import::flush`]. On a mapped import nothing waits, and this changes nothing.
+    pub fn own_order(mut self) -> Self {
+        self.own_order = true;
+        self
+    }
+
     /// Imports.
     ///
     /// # Errors
@@ -88,6 +103,7 @@ impl ImportBuilder {
             rights: self.rights.bits(),
             wait: self.wait.is_some(),
             timeout_ms: timeout_ms(timeout),
+            own_order: self.own_order,
         };
         let deadline = core.deadline(timeout.saturating_add(ANSWER_GRACE));
         match core.call(call, &[], deadline) {

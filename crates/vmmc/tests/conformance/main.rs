@@ -60,6 +60,8 @@ macro_rules! suite {
                 order: short_sends_come_after_the_long_ones_before_them,
                 order: the_last_byte_of_a_send_appears_last,
                 order: fetches_and_atomics_see_earlier_sends,
+                order: an_import_with_an_order_of_its_own_does_not_wait_for_bulk_of_another,
+                order: an_import_with_an_order_of_its_own_keeps_it,
                 order: notifications_come_after_their_data,
                 order: sends_of_a_dropped_import_arrive,
                 names: exports_are_found_by_name_and_by_id,

@@ -1,8 +1,8 @@
 //! The promises of docs/memory-model.md.
 
-use crate::nodes::{LONG, Nodes, Place, join, join_with, pattern};
+use crate::nodes::{Joined, LONG, Nodes, Place, join, join_with, pattern};
 use std::sync::atomic::{AtomicBool, Ordering};
-use vmmc::SendOptions;
+use vmmc::{Import, Rights, SendOptions};
 
 const ROUNDS: u64 = 3000;
 
@@ -97,6 +97,64 @@ pub(crate) fn fetches_and_atomics_see_earlier_sends(nodes: &dyn Nodes) {
                 j.import.send(0, &u64::from(round).to_le_bytes()).unwrap();
                 assert_eq!(j.import.fetch_add(0, 1), Ok(u64::from(round)), "{place:?}: an atomic overtook a send");
             }
+        }
+    }
+}
+
+/// One more import of what was joined, with an order of its own or that of the process.
+fn again(nodes: &dyn Nodes, place: Place, j: &Joined, own_order: bool) -> Import {
+    let import = j.user.import_id(j.export.id()).rights(Rights::ALL);
+    let import = if place == Place::Network { import.node(&nodes.name(0)) } else { import };
+    if own_order { import.own_order().open().unwrap() } else { import.open().unwrap() }
+}
+
+pub(crate) fn an_import_with_an_order_of_its_own_does_not_wait_for_bulk_of_another(nodes: &dyn Nodes) {
+    const BULK: usize = 16 << 20;
+    for place in Place::ALL {
+        let j = join(nodes, place, BULK as u64 + 8);
+        let (own, plain) = (again(nodes, place, &j, true), again(nodes, place, &j, false));
+        let memory = j.user.buffer(BULK as u64).unwrap();
+        let mut passed = 0;
+        for round in 1..=50u64 {
+            memory.write(BULK as u64 - 8, &round.to_le_bytes()).unwrap();
+            let mut bulk = j.import.post_send(0, memory.range(0..BULK as u64), SendOptions::default()).unwrap();
+            let ended = bulk.poll();
+            assert_eq!(own.fetch_add(BULK as u64, 1), Ok(round - 1), "{place:?}");
+            let mut last = [[0; 8]; 2];
+            own.fetch(BULK as u64 - 8, &mut last[0]).unwrap();
+            plain.fetch(BULK as u64 - 8, &mut last[1]).unwrap();
+            assert_eq!(u64::from_le_bytes(last[1]), round, "{place:?}: a fetch overtook a send");
+            // How far the bulk comes in the meantime is not to be known. What has ended at once
+            // holds nothing up.
+            passed += u64::from(ended.is_some() || u64::from_le_bytes(last[0]) < round);
+            ended.unwrap_or_else(|| bulk.wait()).unwrap();
+            if passed > 2 {
+                break;
+            }
+        }
+        assert!(passed > 2, "{place:?}: {passed} fetches came before the end of the bulk");
+    }
+}
+
+pub(crate) fn an_import_with_an_order_of_its_own_keeps_it(nodes: &dyn Nodes) {
+    const BULK: usize = 1 << 20;
+    for place in Place::ALL {
+        let j = join(nodes, place, 2 * BULK as u64);
+        let own = again(nodes, place, &j, true);
+        let memory = j.user.buffer(BULK as u64).unwrap();
+        for round in 1..=20u8 {
+            let mut bulk = j.import.post_send(0, memory.range(0..BULK as u64), SendOptions::default()).unwrap();
+            // Long and short by turns, each over a part of the one before.
+            let mut expected = vec![0; 60_000];
+            for (step, len) in [60_000, 4_000, 300, 20_000, 216, 8].into_iter().enumerate() {
+                let data = pattern(len, round + step as u8);
+                expected[4 * step..][..len].copy_from_slice(&data);
+                own.send((BULK + 4 * step) as u64, &data).unwrap();
+            }
+            let mut back = vec![0; 60_000];
+            own.fetch(BULK as u64, &mut back).unwrap();
+            assert!(back == expected, "{place:?}: sends or a fetch through one import overtook each other");
+            bulk.wait().unwrap();
         }
     }
 }

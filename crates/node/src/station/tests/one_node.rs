@@ -168,6 +168,7 @@ fn an_import_may_wait_for_its_export() {
         rights: 1,
         wait: true,
         timeout_ms,
+        own_order: false,
     };
     let serial = b.ask(call(60_000));
     for _ in 0..20 {
@@ -183,6 +184,7 @@ fn an_import_may_wait_for_its_export() {
         rights: 1,
         wait: true,
         timeout_ms: 1,
+        own_order: false,
     };
     assert_eq!(b.call(other).unwrap_err().code, RefusalCode::TimedOut);
 }
