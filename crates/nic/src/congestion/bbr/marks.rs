@@ -55,3 +55,6 @@ impl Bbr {
         self.bounds.inflight_lo = Some(less.max(floor).max(self.window_min() as u64) as usize);
     }
 }
+
+#[cfg(test)]
+mod tests;
