@@ -5,6 +5,7 @@
 //! another thread held locked at the fork matters to it. Source: [NT §4].
 
 use crate::connection::{Connection, Forking};
+use crate::core::Choices;
 use crate::ledger::Ledger;
 use crate::limits::{
     ADOPT_TIME, FORK_PAUSE, FORK_TIMEOUT, GENERATION_CHUNKS, GENERATIONS_CHUNK, LOCK_TRIES, OFFER_AFTER_BYTES,
@@ -93,6 +94,8 @@ pub struct Context {
     /// Core of the peer from which the last bytes came, plus one: where an event loop expects the
     /// next event from.
     pub(crate) peer_core: AtomicU32,
+    /// Which medium suits the connections to each other node.
+    pub(crate) choices: Choices,
     /// What wakes the tasks of each runtime that has streams.
     #[cfg(feature = "tokio")]
     pub(crate) drivers: crate::tasks::Drivers,
@@ -164,6 +167,7 @@ impl Context {
             gate: ForkGate::default(),
             offers: OfferPolicy::default(),
             peer_core: AtomicU32::new(0),
+            choices: Choices::default(),
             #[cfg(feature = "tokio")]
             drivers: Default::default(),
         }
@@ -215,7 +219,7 @@ impl Context {
             return connection;
         }
         match self.node().adopt(&self.settings, fd, Deadline::after(ADOPT_TIME)) {
-            Some(Adoption::Met(meeting)) => connection.join(self, meeting),
+            Some(Adoption::Met(meeting)) => connection.join(self, fd, meeting),
             Some(Adoption::Kernel) => connection.pin_to_kernel(self, fd, Bypass::Shared),
             Some(Adoption::Unknown) | None => connection.give_up(fd),
         }
@@ -231,7 +235,7 @@ impl Context {
             Some(Adoption::Met(meeting)) => {
                 let end = &meeting.slot.words().ends[meeting.seat.end.place.end as usize];
                 end.holders.fetch_add(1, Ordering::SeqCst);
-                connection.join(self, meeting);
+                connection.join(self, fd, meeting);
             }
             _ => connection.cannot_follow(),
         }

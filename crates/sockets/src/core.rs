@@ -276,6 +276,7 @@ impl Upgraded {
 
 mod back;
 mod between;
+mod choice;
 mod ends;
 mod leave;
 mod loans;
@@ -285,6 +286,7 @@ mod send;
 pub mod simulation;
 pub(crate) use back::WayBack;
 use between::Between;
+pub(crate) use choice::Choices;
 use leave::Full;
 pub(crate) use loans::Loan;
 

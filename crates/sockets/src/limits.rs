@@ -137,6 +137,9 @@ pub const BETWEEN_WAY_NS_MAX: u64 = 200_000_000;
 pub const BETWEEN_RESTS: u32 = 4;
 /// Turns whose mean time is compared between ring and kernel.
 pub const BETWEEN_WINDOW: u32 = 32;
+/// Other nodes of which a process remembers what suits its connections to them: with each further
+/// one every connection finds out for itself.
+pub const BETWEEN_CHOICES_MAX: usize = 64;
 /// Turns after a change of medium that are not measured: the other end needs about three of them to
 /// follow.
 pub const BETWEEN_SETTLING: u32 = 8;

@@ -154,7 +154,7 @@ mod tests {
         let connection = Connection::new(0);
         let seat =
             Seat { end: EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 }, session: Default::default() };
-        connection.join(&context, Meeting { seat, slot, peer: None });
+        connection.join(&context, std::io::stdin().as_fd(), Meeting { seat, slot, peer: None });
         (context, connection)
     }
 

@@ -19,8 +19,8 @@ use vmmc_host::{Deadline, Nanos};
 use vmmc_stream::Section;
 use vmmc_stream::messages::OfferRefusal;
 use vmmc_stream::{
-    Denied, EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset,
-    shut_down, tcp_progress, thread_id, unmark_upgraded, wait_socket,
+    Denied, EndWords, Flags, Phase, claim, cookie, endpoints, has_no_delay, mark_upgraded, needs_kernel,
+    not_sent_limit, reset, shut_down, tcp_progress, thread_id, unmark_upgraded, wait_socket,
 };
 
 impl Connection {
@@ -188,7 +188,7 @@ impl Connection {
         own.no_delay.store(u32::from(no_delay), Ordering::Relaxed);
         own.not_sent.store(not_sent, Ordering::Relaxed);
         own.holders.store(1, Ordering::SeqCst);
-        self.join_watched(context, meeting, watches);
+        self.join_watched(context, fd, meeting, watches);
     }
 
     /// Upgraded elsewhere, and nobody can say where its bytes are: it ends here, as a dropped
@@ -205,15 +205,24 @@ impl Connection {
     }
 
     /// From here on the shared words rule.
-    pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
+    pub(crate) fn join(&self, context: &Context, fd: BorrowedFd<'_>, meeting: Meeting) {
         if let Some(watches) = self.watches.lock() {
-            self.join_watched(context, meeting, watches);
+            self.join_watched(context, fd, meeting, watches);
         }
     }
 
-    fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Section<'_, Vec<Registration>>) {
+    fn join_watched(
+        &self,
+        context: &Context,
+        fd: BorrowedFd<'_>,
+        meeting: Meeting,
+        mut watches: Section<'_, Vec<Registration>>,
+    ) {
         let Meeting { seat, slot, peer } = meeting;
-        let core = Upgraded::new(slot, seat.end.place.end as usize, self.early.clone());
+        let mut core = Upgraded::new(slot, seat.end.place.end as usize, self.early.clone());
+        if let Some(peer) = core.is_between().then(|| endpoints(fd).ok()).flatten() {
+            core.share_choice(context.choices.of(peer.0.remote.ip().to_canonical()));
+        }
         if context.settings().between_always {
             core.always_by_ring();
         }
@@ -583,10 +592,10 @@ mod tests {
     use vmmc_stream::{Shape, Slab, Slot};
 
     /// It gets this slot's first end.
-    fn join(context: &Context, connection: &Connection, slot: &Slot) {
+    fn join(context: &Context, connection: &Connection, fd: &impl AsFd, slot: &Slot) {
         let end = EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 };
         let seat = Seat { end, session: Default::default() };
-        connection.join(context, Meeting { seat, slot: slot.clone(), peer: None });
+        connection.join(context, fd.as_fd(), Meeting { seat, slot: slot.clone(), peer: None });
     }
 
     fn lonely_context() -> Context {
@@ -603,7 +612,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let own = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
-        join(&context, &connection, &slot);
+        join(&context, &connection, &own, &slot);
         // This end sends by the ring, and the other one has not followed: it dies with bytes unread
         // in the kernel.
         slot.words().directions[0].enter_ring(1);
@@ -620,7 +629,7 @@ mod tests {
         for (how, flags) in [(Shutdown::Read, Flags::SHUT), (Shutdown::Write, Flags::ENDED)] {
             let (slot, connection) = (slot(), Connection::new(0));
             connection.shutdown(&context, socket.as_fd(), how);
-            join(&context, &connection, &slot);
+            join(&context, &connection, &socket, &slot);
             assert_eq!(slot.words().directions[1].receiver_flags.load(Ordering::SeqCst), flags);
         }
     }

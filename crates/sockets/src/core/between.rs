@@ -18,11 +18,13 @@
 //! measurements are in docs/measured.md.
 
 use super::back::WayBack;
+use super::choice::Choice;
 use super::pace::Pace;
 use super::{Kernel, Receiving, Sending, Upgraded};
 use crate::limits::BETWEEN_ASK_AGAIN_NS;
 use rustix::io::Errno;
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use vmmc_stream::{End, Phase};
 
@@ -192,6 +194,10 @@ impl Upgraded {
         if left == 0 {
             return false;
         }
+        if self.end == JUDGE && self.between.as_ref().is_some_and(|between| between.pace.has_news()) {
+            self.resting.store(0, Ordering::Relaxed);
+            return false;
+        }
         let (out, own) = (self.outgoing(), self.own());
         out.kernel_sends.fetch_add(1, Ordering::SeqCst);
         let announced = out.announced();
@@ -238,6 +244,13 @@ impl Upgraded {
         self.resting.store(sends, Ordering::Relaxed);
     }
 
+    /// Before anything is sent: which medium is better is found out together with others.
+    pub(crate) fn share_choice(&mut self, choice: Arc<Choice>) {
+        if let Some(between) = &mut self.between {
+            between.pace = Pace::new(choice);
+        }
+    }
+
     /// Short sends go by the ring whether it pays or not.
     pub(crate) fn always_by_ring(&self) {
         if let Some(between) = &self.between {
@@ -248,7 +261,7 @@ impl Upgraded {
     /// For the simulation: what measurements would lead to.
     pub(super) fn prefer_kernel(&self, kernel: bool) {
         if let Some(between) = &self.between {
-            between.pace.prefer_kernel(kernel);
+            between.pace.decide(kernel);
         }
     }
 

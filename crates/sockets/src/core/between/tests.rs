@@ -55,6 +55,22 @@ fn end() -> (Upgraded, Slot) {
     (Upgraded::new(slot.clone(), 1, Arc::<Early>::default()), slot)
 }
 
+#[test]
+fn a_connection_at_rest_hears_of_another_verdict() {
+    let (_, slot) = end();
+    slot.words().ends[0].soon.store(0, Ordering::Relaxed);
+    slot.words().ends[1].ready.store(0, Ordering::Relaxed);
+    let mut core = Upgraded::new(slot, JUDGE, Arc::<Early>::default());
+    let choice = Arc::<Choice>::default();
+    core.share_choice(choice.clone());
+    core.rest(10);
+    assert!(core.rest_sending());
+    choice.decide(true);
+    assert!(!core.rest_sending());
+    choice.decide(false);
+    assert!(!core.rest_sending(), "and is awake until it has looked");
+}
+
 fn receive(core: &Upgraded, kernel: &Ended<'_>) -> Receiving {
     core.receive(ME, kernel, &mut [IoSliceMut::new(&mut [0; 10])], true).0
 }

@@ -7,11 +7,11 @@ use std::io::{IoSlice, IoSliceMut};
 use vmmc_stream::End;
 
 #[derive(Default)]
-struct Clock {
-    now_ns: Cell<u64>,
-    cpu_ns: Cell<u64>,
+pub(in super::super) struct Clock {
+    pub(in super::super) now_ns: Cell<u64>,
+    pub(in super::super) cpu_ns: Cell<u64>,
     /// Segments sent again.
-    again: Cell<u32>,
+    pub(in super::super) again: Cell<u32>,
 }
 
 /// What a loss costs in the kernel.
@@ -112,7 +112,7 @@ impl Pair {
 
     fn turn(&mut self, bytes: u64) {
         self.after(self.judge_pause_ns);
-        let judge_rests = self.rests[0] > 0;
+        let judge_rests = self.rests[0] > 0 && !self.judge.has_news();
         if judge_rests {
             self.rests[0] -= 1;
         } else {
