@@ -87,6 +87,13 @@
 #define VMMC_IMPORT_ANY_OWNER 2
 
 /**
+ * For `flags`: what goes through the import has an order of its own. A send of up to 4 KiB, an
+ * append, a fetch or an atomic operation follows all that went through it before, and need not
+ * wait for what this process has sent through other imports.
+ */
+#define VMMC_IMPORT_OWN_ORDER 4
+
+/**
  * For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
  */
 #define VMMC_SEND_NOTIFY 1
@@ -852,7 +859,7 @@ typedef struct vmmc_import_options {
     uint32_t rights;
     /**
      * VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this
-     * process's own user, or else one of root.
+     * process's own user, or else one of root. And VMMC_IMPORT_OWN_ORDER, or not.
      */
     uint32_t flags;
     /**

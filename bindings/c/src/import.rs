@@ -34,7 +34,7 @@ pub struct vmmc_import_options {
     /// VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: read and write.
     pub rights: u32,
     /// VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this
-    /// process's own user, or else one of root.
+    /// process's own user, or else one of root. And VMMC_IMPORT_OWN_ORDER, or not.
     pub flags: u32,
     /// Wait this long for an export that does not exist yet, microseconds; 0: a missing export is
     /// an error at once.
@@ -54,6 +54,10 @@ pub const VMMC_IMPORT_OWNER: u32 = 1;
 /// For `flags`: take an export of whoever has one of that name and lets this process import it;
 /// vmmc_import_owner() tells whose it is.
 pub const VMMC_IMPORT_ANY_OWNER: u32 = 2;
+/// For `flags`: what goes through the import has an order of its own. A send of up to 4 KiB, an
+/// append, a fetch or an atomic operation follows all that went through it before, and need not
+/// wait for what this process has sent through other imports.
+pub const VMMC_IMPORT_OWN_ORDER: u32 = 4;
 
 /// For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
 pub const VMMC_SEND_NOTIFY: u32 = 1;
@@ -99,8 +103,10 @@ pub(crate) unsafe fn open(
 ) -> Result<*mut vmmc_import, Failure> {
     // SAFETY: the caller's word, passed on.
     let options = unsafe { options::read(options) }?;
-    known_flags(options.flags, VMMC_IMPORT_OWNER | VMMC_IMPORT_ANY_OWNER, "import options")?;
-    let mut builder = match options.flags {
+    let known = VMMC_IMPORT_OWNER | VMMC_IMPORT_ANY_OWNER | VMMC_IMPORT_OWN_ORDER;
+    known_flags(options.flags, known, "import options")?;
+    let builder = if options.flags & VMMC_IMPORT_OWN_ORDER == 0 { builder } else { builder.own_order() };
+    let mut builder = match options.flags & !VMMC_IMPORT_OWN_ORDER {
         0 => builder,
         VMMC_IMPORT_OWNER => builder.owner(options.owner),
         VMMC_IMPORT_ANY_OWNER => builder.any_owner(),

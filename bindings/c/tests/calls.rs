@@ -265,7 +265,14 @@ fn callers_memory_is_exported_in_place_and_usable_after() {
         must(vmmc_export_memory(session, base.cast(), 1 << 20, null(), &mut made));
         must(vmmc_export_id(made, &mut id));
         let mut there = null_mut();
-        must(vmmc_import_open_id(session, id, null(), &mut there));
+        let own_order = vmmc_import_options {
+            size: size_of::<vmmc_import_options>(),
+            flags: VMMC_IMPORT_OWN_ORDER,
+            ..std::mem::zeroed()
+        };
+        must(vmmc_import_open_id(session, id, &own_order, &mut there));
+        let both = vmmc_import_options { flags: VMMC_IMPORT_OWNER | VMMC_IMPORT_ANY_OWNER, ..own_order };
+        assert_eq!(vmmc_import_open_id(session, id, &both, &mut null_mut()), VMMC_INVALID);
         must(send(there, 5000, b"in place"));
         must(vmmc_import_flush(there, VMMC_DEFAULT_TIMEOUT));
         assert_eq!(std::slice::from_raw_parts(base.add(5000), 8), b"in place");

@@ -38,6 +38,7 @@ pub(crate) struct ImportOptions<'a> {
     pub(crate) owner: Option<&'a Bound<'a, PyAny>>,
     pub(crate) rights: Option<u8>,
     pub(crate) wait: Option<f64>,
+    pub(crate) own_order: bool,
 }
 
 fn send_options(notify: bool, word: Option<u64>, counter: Option<u64>) -> SendOptions {
@@ -71,6 +72,9 @@ impl Import {
         }
         if let Some(time) = duration(options.wait)? {
             builder = builder.wait(time);
+        }
+        if options.own_order {
+            builder = builder.own_order();
         }
         let import = wait(py, None, || builder.open())?;
         let mapped = import.explain().path == Path::Mapped;

@@ -116,7 +116,7 @@ impl Job {
     }
 
     /// Imports what a rank has exported under a name, waiting for it.
-    #[pyo3(signature = (rank, name, *, rights=None, wait=None))]
+    #[pyo3(signature = (rank, name, *, rights=None, wait=None, own_order=false))]
     fn import_(
         &self,
         py: Python<'_>,
@@ -124,9 +124,10 @@ impl Job {
         name: &str,
         #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         wait: Option<f64>,
+        own_order: bool,
     ) -> PyResult<Import> {
         let builder = self.0.import(rank, name).map_err(crate::errors::raise)?;
-        Import::make(py, builder, ImportOptions { node: None, owner: None, rights, wait })
+        Import::make(py, builder, ImportOptions { node: None, owner: None, rights, wait, own_order })
     }
 
     /// Waits until all members are here.

@@ -124,7 +124,8 @@ impl Session {
     }
 
     /// Imports by name (a string) or id (a number).
-    #[pyo3(signature = (what, *, node=None, owner=None, rights=None, wait=None))]
+    #[pyo3(signature = (what, *, node=None, owner=None, rights=None, wait=None, own_order=false))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn import_(
         &self,
         py: Python<'_>,
@@ -133,13 +134,14 @@ impl Session {
         owner: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         wait: Option<f64>,
+        own_order: bool,
     ) -> PyResult<Import> {
         let builder = if let Ok(name) = what.cast::<PyString>() {
             self.inner.import(&name.to_cow()?)
         } else {
             self.inner.import_id(ExportId::from_u64(natural(what)?))
         };
-        Import::make(py, builder, ImportOptions { node, owner, rights, wait })
+        Import::make(py, builder, ImportOptions { node, owner, rights, wait, own_order })
     }
 
     /// Registers new memory (a number of bytes), a writable object's, or that of an export.

@@ -273,7 +273,7 @@ class Moving(Case):
 
     def test_any_memory_is_sent_and_fetched_pinned(self) -> None:
         export = self.session.export(4 << 20, name="p", mappable=False)
-        there = self.session.import_("p")
+        there = self.session.import_("p", own_order=True)
         data, back = bytearray(os.urandom(4 << 20)), bytearray(4 << 20)
         for _ in range(3):
             data[0] ^= 1

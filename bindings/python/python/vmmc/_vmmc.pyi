@@ -179,11 +179,13 @@ class Session:
         owner: int | Literal["any"] | None = None,
         rights: int | Rights | None = None,
         wait: float | None = None,
+        own_order: bool = False,
     ) -> Import:
         """Imports by name or id; `node` is a name or address:port of another node. Names belong to
         users: one of this process's own user is taken, or else one of root, unless `owner` is the
         id of another user, or "any". `wait` waits so many seconds for an export that does not exist
-        yet.
+        yet. With `own_order` a short operation through it follows what went through it before, and
+        need not wait for what this process has sent through other imports.
         """
     def buffer(self, what: int | _Bytes | Export, *, share_edges: bool = False) -> Buffer:
         """Registers new memory (a number of bytes), a writable object's in place, or that of an
@@ -898,8 +900,16 @@ class Job:
         share_edges: bool = False,
     ) -> Export:
         """Exports under a name of this rank."""
-    def import_(self, rank: int, name: str, *, rights: int | Rights | None = None, wait: float | None = None) -> Import:
-        """Imports what a rank has exported under a name, waiting for it."""
+    def import_(
+        self,
+        rank: int,
+        name: str,
+        *,
+        rights: int | Rights | None = None,
+        wait: float | None = None,
+        own_order: bool = False,
+    ) -> Import:
+        """Imports what a rank has exported under a name, waiting for it; see `Session.import_`."""
     def barrier(self, timeout: float | None = None) -> None:
         """Waits until all members are here."""
     def allgather(self, value: bytes, timeout: float | None = None) -> list[bytes]:
