@@ -301,8 +301,11 @@ impl Search {
         }
         let size = asking.ask.size;
         self.asking = None;
-        if matches!(self.state, MtuState::Base | MtuState::Error) {
-            self.state = MtuState::Searching;
+        match self.state {
+            MtuState::Base => self.state = MtuState::Searching,
+            // What the path did not take before it took nothing says nothing of what it takes now.
+            MtuState::Error => self.search(),
+            MtuState::Searching | MtuState::Complete => {}
         }
         let grows = size > self.size;
         self.size = self.size.max(size);

@@ -118,6 +118,33 @@ fn a_path_that_removes_codepoints_has_none_and_another_path_is_tried() {
 }
 
 #[test]
+fn pieces_that_are_lost_are_not_taken_for_unmarked() {
+    let mut cut_up = 0;
+    for seed in 0..20 {
+        let mut setup = setup(Ecn::Classic, CongestionControl::Bbr, 1, Box::new(|_, codepoint| Some(codepoint)));
+        let to = setup.world.nodes[1].addrs[0];
+        setup.world.nodes[0].engine.set_path_mtu(to, 60_000);
+        let mut random = vmmc_utlb::Rng::new(seed);
+        setup.world.link =
+            Some(Box::new(
+                move |_, node, _| {
+                    if node == 1 && random.next_u64() % 4 == 0 { Fate::Lost } else { Fate::Late(MS / 10) }
+                },
+            ));
+        for round in 0..20 {
+            setup.cookies += 1;
+            setup.world.send_region(0, setup.source, setup.import, LEN, setup.cookies);
+            setup.world.run_for(MS / 4);
+            setup.world.nodes[0].engine.set_path_mtu(to, if round % 2 == 0 { 1_400 } else { 60_000 });
+            assert!(setup.world.completion(0, setup.cookies).is_ok());
+            cut_up += u64::from(setup.peer(0).stats.lost > 0);
+            assert_eq!(setup.state(), EcnState::InUse, "seed {seed}, round {round}: {:?}", setup.peer(0).stats);
+        }
+    }
+    assert!(cut_up > 0);
+}
+
+#[test]
 fn a_path_that_loses_what_asks_for_marks_is_used_without() {
     for drops in [[true, false], [false, true], [true, true]] {
         let marker = move |to, codepoint| {

@@ -226,6 +226,23 @@ fn an_error_ends_when_the_base_gets_through_again() {
 }
 
 #[test]
+fn after_an_error_all_is_open_that_the_interface_takes() {
+    let mut wire = Wire::new(8_972, 1_400);
+    wire.search.doubt(NO_CAP);
+    wire.settle();
+    wire.truth = 700;
+    wire.search.doubt(NO_CAP);
+    for _ in 0..4 * MTU_PROBES_MAX {
+        wire.step(Time::MAX, || false);
+    }
+    assert_eq!(wire.state(), (MtuState::Error, PACKET_BYTES_MIN));
+    wire.truth = 8_000;
+    wire.settle();
+    let (state, size) = wire.state();
+    assert!(state == MtuState::Complete && size + MTU_STEP_BYTES >= 8_000, "{:?}", wire.search);
+}
+
+#[test]
 fn a_search_ends_complete_and_begins_again_after_ten_minutes() {
     let mut wire = Wire::new(1_472, 1_400);
     wire.search.doubt(NO_CAP);

@@ -175,6 +175,9 @@ impl Session {
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first: number, count: 1 };
         self.note_sent(now, packet, runs, before, len + overhead);
+        if let Some(sent) = self.tx.sent.back_mut() {
+            sent.is_piece = true;
+        }
         self.notification.sent();
         Some(self.finish(buf, len))
     }

@@ -340,7 +340,7 @@ impl Session {
             self.congestion.has_no_more(in_flight);
         }
         let is_large = may_be_too_large(bytes, self.packet_bytes);
-        self.tx.sent.push_back(SentPacket { number, sent, runs, bytes, is_large });
+        self.tx.sent.push_back(SentPacket { number, sent, runs, bytes, is_large, is_piece: false });
         self.chunk_wait.get_or_insert(now);
     }
 

@@ -138,6 +138,9 @@ pub(crate) struct SentPacket {
     pub(crate) bytes: usize,
     /// It may have been lost for its size: [`may_be_too_large`].
     pub(crate) is_large: bool,
+    /// It holds a piece of a chunk, which does not tell when it has arrived: the chunk does, once
+    /// it is whole.
+    pub(crate) is_piece: bool,
 }
 
 /// Whether a packet is larger than every path must carry; or, where packets of that size are in
@@ -277,7 +280,8 @@ impl Tx {
 
     /// Checks packets that later ones have overtaken [RFC 8985]: one is lost when it was sent so
     /// long before one that has arrived that it is not just late. `lost` is told of it, and says
-    /// which reduction of the window it belongs to; `arrived` is told the numbers of the others.
+    /// which reduction of the window it belongs to; `arrived` is told the numbers of the others, as
+    /// far as that is known of them.
     pub(crate) fn find_losses(
         &mut self,
         now: Time,
@@ -311,7 +315,7 @@ impl Tx {
                 }
                 self.lose(&packet, reduction);
                 chunks += unacknowledged.chunks;
-            } else {
+            } else if !packet.is_piece {
                 arrived(packet.number);
             }
             self.sent.pop_front();
