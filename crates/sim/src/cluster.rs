@@ -4,7 +4,7 @@
 //! events and datagrams have all been taken before anything else happens, as its documentation asks
 //! for.
 
-use vmmc_nic::{Cipher, Ciphers, ClusterKey, Config, Engine, NodeName, Time};
+use vmmc_nic::{Cipher, Ciphers, ClusterKey, Config, Engine, Fit, NodeName, Time, Transmit};
 
 use crate::agenda::Agenda;
 use crate::chaos::ChaosEvent;
@@ -41,12 +41,16 @@ pub(crate) struct Setup {
     pub(crate) paths: usize,
     pub(crate) path_mtu_bytes: usize,
     pub(crate) recv_buffer_bytes: usize,
+    /// Bytes beyond gaps that a node keeps of all peers.
+    pub(crate) held_bytes_max: usize,
     /// Operations one process has outstanding before the workload waits.
     pub(crate) operations_max: usize,
     /// A node that has another key or mode than the cluster, and knocks.
     pub(crate) stranger: Option<usize>,
     /// Whether engines are told all addresses of a peer, or one and learn the others.
     pub(crate) tells_all_paths: bool,
+    /// Whether links swallow datagrams that are smaller than what their hosts take.
+    pub(crate) swallows_large: bool,
 }
 
 impl Setup {
@@ -64,9 +68,11 @@ impl Setup {
             paths: rng.between(1, PATHS_MAX as u64) as usize,
             path_mtu_bytes,
             recv_buffer_bytes,
+            held_bytes_max: options.held_bytes_max(),
             operations_max: if rng.chance(20) { OPERATIONS_FLOOD } else { OPERATIONS_PER_PROCESS_MAX },
             stranger: rng.chance(300).then_some(options.nodes),
             tells_all_paths: rng.chance(700),
+            swallows_large: options.swallows_large(),
         }
     }
 }
@@ -107,7 +113,11 @@ impl Cluster {
         let mut rng = Rng::new(options.seed ^ (options.nodes as u64) << 56);
         let setup = Setup::draw(&options, &mut rng);
         let places = options.nodes + usize::from(setup.stranger.is_some());
-        let network = Network::new(places, setup.paths, setup.key.is_none(), rng.fork());
+        let mut network = Network::new(places, setup.paths, setup.key.is_none(), rng.fork());
+        if setup.swallows_large {
+            // A generator of its own: all else is as it is without.
+            network.swallow_large(setup.path_mtu_bytes, Rng::new(options.seed ^ 0x51_2e5));
+        }
         let peer_timeout = Config::new(node_name(0)).peer_timeout;
         Cluster {
             model: Model::new(options.nodes, places, peer_timeout.as_nanos() as u64),
@@ -145,6 +155,7 @@ impl Cluster {
         config.listen = addrs(node, self.setup.paths);
         config.path_mtu_bytes = self.setup.path_mtu_bytes;
         config.recv_buffer_bytes = self.setup.recv_buffer_bytes;
+        config.held_bytes_max = self.setup.held_bytes_max;
         config.congestion = self.options.control();
         let mut engine = Engine::new(config, self.rng.bytes32(), self.now());
         let told = if self.setup.tells_all_paths { self.setup.paths } else { 1 };
@@ -317,7 +328,7 @@ impl Cluster {
                 self.fail("progress", format!("node {node} gives datagrams for ever"));
                 break;
             }
-            self.transmit(node, out.to, &buffer[..out.len]);
+            self.transmit(node, &out, &buffer[..out.len]);
         }
         self.buffer = buffer;
         taken > 0
@@ -325,12 +336,14 @@ impl Cluster {
 
     /// Hands a datagram to the network, from the sender's interface on the same network as the
     /// address.
-    pub(crate) fn transmit(&mut self, node: usize, to: std::net::SocketAddr, bytes: &[u8]) {
+    pub(crate) fn transmit(&mut self, node: usize, out: &Transmit, bytes: &[u8]) {
+        let Transmit { to, fit, .. } = *out;
         let path = crate::network::locate(to).map_or(0, |(_, path)| path);
         let from = address(node, path.min(self.network.paths() - 1));
         self.judge.note(&self.model, format_args!("node {node} sends {} bytes to {to}", bytes.len()));
         let (now_ns, mut arrivals) = (self.model.now_ns, Vec::new());
-        self.network.send(now_ns, from, to, bytes, &mut |at_ns, packet| arrivals.push((at_ns, packet)));
+        self.network
+            .send(now_ns, from, to, (bytes, fit == Fit::CutUp), &mut |at_ns, packet| arrivals.push((at_ns, packet)));
         for (at_ns, packet) in arrivals {
             self.due.push(at_ns, Happening::Arrive(packet));
         }

@@ -6,6 +6,13 @@ use crate::cluster::Cluster;
 use crate::limits::IDLE_PACKETS_PER_NODE_MAX;
 use crate::model::Seen;
 
+/// Bytes beyond gaps that a node keeps of all of so many peers: `most`, and of each some in any
+/// case. The one chunk of each peer that is wanted most has room beside.
+pub(crate) fn held_of_all_max(most: usize, peers: u64) -> u64 {
+    let own = nic::HELD_BYTES_OWN.max(nic::PACKET_BYTES_MAX + nic::PIECED_BYTES) as u64;
+    most as u64 + peers * own
+}
+
 impl Cluster {
     /// Reads the levels of one random node: all of them after every action would cost more than the
     /// simulation.
@@ -38,9 +45,11 @@ impl Cluster {
         let Some(engine) = &self.hosts[node].engine else { return Vec::new() };
         let budget = (self.setup.recv_buffer_bytes + nic::CONTROL_SLACK_BYTES) as u64;
         let (mut held, mut held_bytes, mut queued, mut flying, mut peers) = (0, 0, 0, 0, 0);
+        let mut held_of_all = 0;
         for peer in engine.peers() {
             held = held.max(peer.held_chunks as u64);
             held_bytes = held_bytes.max(peer.held_bytes as u64);
+            held_of_all += peer.held_bytes as u64;
             queued = queued.max(peer.queued_ops as u64);
             flying = flying.max(peer.in_flight_bytes as u64);
             peers += 1;
@@ -53,6 +62,7 @@ impl Cluster {
         vec![
             ("chunks held out of order for one peer", held, nic::CHUNK_WINDOW),
             ("bytes held out of order for one peer", held_bytes, budget),
+            ("bytes held out of order of all peers", held_of_all, held_of_all_max(self.setup.held_bytes_max, peers)),
             ("operations queued for one peer", queued, (nic::QUEUE_OPS_MAX * nic::PROCESSES_MAX) as u64),
             ("bytes in flight to one peer", flying, budget),
             ("operations outstanding of one process", outstanding, nic::PROCESS_OPS_MAX as u64),

@@ -31,6 +31,9 @@ pub(crate) const PROCESSES_PER_NODE_MAX: usize = 3;
 pub(crate) const EXPORTS_PER_PROCESS_MAX: usize = 4;
 /// Imports a process asks for before it drops some.
 pub(crate) const IMPORTS_PER_PROCESS_MAX: usize = 6;
+/// Bytes beyond gaps that a node keeps of all peers, where that is to be met: as much as two peers
+/// may have in any case.
+pub(crate) const HELD_FEW_BYTES: usize = 2 * vmmc_nic::limits::HELD_BYTES_OWN;
 /// Operations one process has outstanding before the workload waits.
 pub(crate) const OPERATIONS_PER_PROCESS_MAX: usize = 24;
 
@@ -90,5 +93,11 @@ pub(crate) const LINK_BUDGET_BYTES: usize = 4 << 20;
 /// How much later than at its pace a node may send: timers are exact, so it is the quantum of the
 /// pace and the time until the next look.
 pub(crate) const LINK_PACE_SLACK_NS: u64 = 2_000_000;
+/// Time between the answer to a ping and the next.
+pub(crate) const LINK_PING_NS: u64 = 500_000;
+/// Time between two looks while there is nothing to send.
+pub(crate) const LINK_REST_NS: u64 = 1_000_000_000;
+/// Bytes of a datagram that holds a ping or an acknowledgement, and no data, at most.
+pub(crate) const LINK_PING_BYTES_MAX: usize = 100;
 /// Longest time in which a stream may get nothing.
 pub(crate) const LINK_STILL_NS_MAX: u64 = 1_000_000_000;

@@ -8,6 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use vmmc_nic::limits::PACKET_BYTES_MIN;
+
 use crate::limits::{LINK_QUEUE_NS_MAX, REPLAY_STORE_PACKETS};
 use crate::options::Faults;
 use crate::rng::Rng;
@@ -89,6 +91,7 @@ pub(crate) struct Injected {
     pub(crate) corrupted: u64,
     pub(crate) replayed: u64,
     pub(crate) blocked: u64,
+    pub(crate) too_large: u64,
 }
 
 /// The network between all nodes.
@@ -111,6 +114,18 @@ pub(crate) struct Network {
     spare: Vec<Vec<u8>>,
     injected: Injected,
     sent: u64,
+    /// Where there is one: what swallows large datagrams.
+    sizes: Option<Sizes>,
+}
+
+/// What the links of each path take.
+#[derive(Debug)]
+struct Sizes {
+    /// Bytes of a datagram that hosts take for right.
+    host_bytes: usize,
+    /// Those that get through, on each path.
+    takes: Vec<usize>,
+    rng: Rng,
 }
 
 impl Network {
@@ -128,6 +143,23 @@ impl Network {
             spare: Vec::new(),
             injected: Injected::default(),
             sent: 0,
+            sizes: None,
+        }
+    }
+
+    /// From now on links swallow datagrams that are too large for them, whatever their hosts say;
+    /// and no smaller ones than every path must carry.
+    pub(crate) fn swallow_large(&mut self, host_bytes: usize, rng: Rng) {
+        self.sizes = Some(Sizes { host_bytes, takes: vec![host_bytes; self.paths], rng });
+        self.change_sizes();
+    }
+
+    /// Draws what each path takes anew.
+    fn change_sizes(&mut self) {
+        let Some(Sizes { host_bytes, takes, rng }) = &mut self.sizes else { return };
+        for takes in takes {
+            let drawn = rng.between(PACKET_BYTES_MIN as u64, *host_bytes as u64) as usize;
+            *takes = rng.pick(&[*host_bytes, drawn, 1_472.min(*host_bytes), PACKET_BYTES_MIN]);
         }
     }
 
@@ -147,6 +179,7 @@ impl Network {
 
     pub(crate) fn set_conditions(&mut self, conditions: LinkConditions) {
         self.conditions = conditions;
+        self.change_sizes();
     }
 
     /// Blocks (or frees again) packets from `from` to `to`.
@@ -173,14 +206,14 @@ impl Network {
         self.store.clear();
     }
 
-    /// Sends a datagram; each copy that will arrive is given to `deliver` with its arrival time in
-    /// ns.
+    /// Sends a datagram, which may be cut up on the way or not; each copy that will arrive is given
+    /// to `deliver` with its arrival time in ns.
     pub(crate) fn send(
         &mut self,
         now_ns: u64,
         from: SocketAddr,
         to: SocketAddr,
-        bytes: &[u8],
+        (bytes, may_be_cut_up): (&[u8], bool),
         deliver: &mut dyn FnMut(u64, Packet),
     ) {
         self.sent += 1;
@@ -188,6 +221,10 @@ impl Network {
             self.injected.blocked += 1;
             return;
         };
+        if !may_be_cut_up && !self.fits(from, bytes.len()) {
+            self.injected.too_large += 1;
+            return;
+        }
         self.keep_for_replay(from, to, bytes);
         let start_ns = self.free_at[link].max(now_ns);
         if self.rng.chance(self.conditions.loss) || start_ns - now_ns > LINK_QUEUE_NS_MAX {
@@ -224,6 +261,11 @@ impl Network {
         let link = source * self.nodes + target;
         let broken = self.is_broken(source, source_path) || self.is_broken(target, target_path);
         (!broken && self.blocked[link] == 0).then_some(link)
+    }
+
+    fn fits(&self, from: SocketAddr, bytes: usize) -> bool {
+        let (Some(sizes), Some((_, path))) = (&self.sizes, locate(from)) else { return true };
+        sizes.takes.get(path).is_none_or(|takes| bytes <= *takes)
     }
 
     fn deliver_one(
@@ -287,7 +329,7 @@ mod tests {
         let mut got = Vec::new();
         for i in 0..count {
             let now_ns = i as u64 * 10_000;
-            network.send(now_ns, address(0, 0), address(1, 0), &[i as u8; 50], &mut |at, p| got.push((at, p)));
+            network.send(now_ns, address(0, 0), address(1, 0), (&[i as u8; 50], false), &mut |at, p| got.push((at, p)));
         }
         got
     }
@@ -310,6 +352,25 @@ mod tests {
         assert!(arrivals(&mut network, 5).is_empty());
         network.heal();
         assert_eq!(arrivals(&mut network, 5).len(), 5);
+    }
+
+    #[test]
+    fn links_swallow_what_is_too_large_unless_it_may_be_cut_up() {
+        for seed in 0..20 {
+            let mut network = Network::new(2, 3, true, Rng::new(1));
+            network.swallow_large(9_000, Rng::new(seed));
+            for path in 0..3 {
+                let mut gets_through = |len: usize, may_be_cut_up| {
+                    let (mut got, bytes) = (0, vec![1; len]);
+                    let from = address(0, path);
+                    network.send(0, from, address(1, path), (&bytes, may_be_cut_up), &mut |_, _| got += 1);
+                    got == 1
+                };
+                assert!(gets_through(PACKET_BYTES_MIN, false) && !gets_through(9_001, false));
+                assert!(gets_through(9_001, true));
+            }
+            assert_eq!(network.injected().too_large, 3);
+        }
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl Cluster {
         let how = if sent.is_some() { "does at once" } else { "posts" };
         self.judge.note(&self.model, format_args!("node {node} {how} {key}: {:?}", self.model.ops[key]));
         if let Some(out) = sent {
-            self.transmit(node, out.to, &buffer[..out.len]);
+            self.transmit(node, &out, &buffer[..out.len]);
         } else {
             let posted = self.call_raw(node, |engine, now, port| engine.post(now, pid, command, port));
             if posted != Some(Ok(())) {

@@ -4,7 +4,7 @@
 
 use vmmc_nic::CongestionControl;
 
-use crate::limits::{NODES_KNOWN_MAX, NODES_MAX, NODES_MIN, STEPS_DEFAULT, TRACE_LINES_DEFAULT};
+use crate::limits::{HELD_FEW_BYTES, NODES_KNOWN_MAX, NODES_MAX, NODES_MIN, STEPS_DEFAULT, TRACE_LINES_DEFAULT};
 
 /// One simulated run: `run(Options::new(4, 17))`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,18 @@ impl Options {
     /// What all nodes have: by the seed, without a draw, and by other ones than the cipher.
     pub(crate) fn control(&self) -> CongestionControl {
         CongestionControl::ALL[(self.seed / 2 % 2) as usize]
+    }
+
+    /// Whether links swallow large datagrams: a quarter of the seeds, without a draw, with either
+    /// control and cipher.
+    pub(crate) fn swallows_large(&self) -> bool {
+        self.faults.sizes && self.seed / 4 % 4 == 1
+    }
+
+    /// Bytes beyond gaps that a node keeps of all peers: what it does unless it is told otherwise,
+    /// or in a quarter of the seeds so few that they are met.
+    pub(crate) fn held_bytes_max(&self) -> usize {
+        if self.seed / 16 % 4 == 2 { HELD_FEW_BYTES } else { vmmc_nic::limits::HELD_BYTES_MAX }
     }
 
     /// Nodes that a node knows and talks to, and itself: all, or those next to it in a ring.
@@ -92,6 +104,9 @@ pub struct Faults {
     pub node_crashes: bool,
     /// Whether processes crash.
     pub process_crashes: bool,
+    /// Whether links swallow datagrams that are smaller than what their hosts take, in a quarter of
+    /// the seeds.
+    pub sizes: bool,
 }
 
 impl Faults {
@@ -107,6 +122,7 @@ impl Faults {
         path_failures: true,
         node_crashes: true,
         process_crashes: true,
+        sizes: true,
     };
 
     /// A perfect network and no crashes.
@@ -121,6 +137,7 @@ impl Faults {
         path_failures: false,
         node_crashes: false,
         process_crashes: false,
+        sizes: false,
     };
 }
 
@@ -134,6 +151,8 @@ mod tests {
             let seeds: Vec<u64> = (0..4).filter(|seed| Options::for_sweep(*seed).control() == control).collect();
             assert!(seeds.len() == 2 && seeds[0] % 2 != seeds[1] % 2, "both ciphers have it: {seeds:?}");
         }
+        let large: Vec<u64> = (0..16).filter(|seed| Options::for_sweep(*seed).swallows_large()).collect();
+        assert_eq!(large, [4, 5, 6, 7], "a quarter, with all of those");
         for nodes in [2, 64, 65, 1_000] {
             let options = Options::new(nodes, 1);
             let known = |node| options.known_to(node).collect::<Vec<_>>();

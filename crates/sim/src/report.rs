@@ -119,6 +119,8 @@ pub struct FaultCounts {
     pub replayed: u64,
     /// Packets swallowed by a partition or a dead interface.
     pub blocked: u64,
+    /// Packets that were larger than their link takes.
+    pub too_large: u64,
     /// Partitions begun.
     pub partitions: u64,
     /// Network interfaces that died.
@@ -160,6 +162,7 @@ impl FaultCounts {
     /// All faults together.
     pub fn total(&self) -> u64 {
         let packets = self.lost + self.duplicated + self.reordered + self.corrupted + self.replayed + self.blocked;
+        let packets = packets + self.too_large;
         packets + self.partitions + self.path_failures + self.node_crashes + self.process_crashes
     }
 
@@ -170,6 +173,7 @@ impl FaultCounts {
         self.corrupted += other.corrupted;
         self.replayed += other.replayed;
         self.blocked += other.blocked;
+        self.too_large += other.too_large;
         self.partitions += other.partitions;
         self.path_failures += other.path_failures;
         self.node_crashes += other.node_crashes;

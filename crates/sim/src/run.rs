@@ -189,6 +189,7 @@ impl Cluster {
                 corrupted: injected.corrupted,
                 replayed: injected.replayed,
                 blocked: injected.blocked,
+                too_large: injected.too_large,
                 ..self.faults
             },
             virtual_time: at,

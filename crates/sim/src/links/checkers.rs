@@ -8,8 +8,11 @@ use vmmc_nic::limits as nic;
 use vmmc_nic::{EcnOff, EcnState, PeerInfo, PeerState};
 
 use super::link::Marking;
+use super::scenario::Shape;
+use super::sizes;
 use super::stream::SLOTS;
 use super::world::World;
+use crate::gauges::held_of_all_max;
 use crate::limits::{LINK_BUDGET_BYTES, LINK_PACE_SLACK_NS, LINK_STILL_NS_MAX};
 
 /// Packets by whose time the next one may be late at the pace: a quantum, and the one before.
@@ -24,6 +27,9 @@ impl World<'_> {
     pub(crate) fn look(&mut self) {
         for node in 0..self.nodes.len() {
             let peers: Vec<PeerInfo> = self.nodes[node].engine.peers().collect();
+            let held: usize = peers.iter().map(|peer| peer.held_bytes).sum();
+            let most = held_of_all_max(nic::HELD_BYTES_MAX, peers.len() as u64);
+            self.level(node, "bytes held out of order of all peers", held as u64, most);
             for peer in peers {
                 self.look_at_peer(node, &peer);
             }
@@ -46,13 +52,15 @@ impl World<'_> {
         self.level(node, "operations queued for one peer", peer.queued_ops as u64, SLOTS);
         self.look_at_marks(node, peer);
         self.look_at_pace(node, peer);
+        if self.scenario.shape == Shape::Sizes && node < self.streams.len() && peer.state == PeerState::Up {
+            self.look_at_size(node, peer);
+        }
     }
 
     /// What a path does to codepoints is found out, and nothing else is held against it; a peer
     /// tells of marks that there were.
     fn look_at_marks(&mut self, node: usize, peer: &PeerInfo) {
-        let is_sender = node < self.streams.len();
-        let strips = is_sender && self.scenario.routes[0].there.marking == Marking::Strips;
+        let strips = self.scenario.sends_there(node) && self.scenario.routes[0].there.marking == Marking::Strips;
         let wrong = match peer.ecn {
             Some(EcnState::InUse) => strips,
             Some(EcnState::Trying) => strips && peer.stats.packets_out > MARKS_UNSEEN_MAX,
@@ -70,10 +78,11 @@ impl World<'_> {
     /// Who has something to send, and room in the window, sends.
     fn look_at_pace(&mut self, node: usize, peer: &PeerInfo) {
         let packet = peer.paths.iter().find(|path| path.active).map_or(0, |path| path.mtu_bytes as u64);
+        let piece = self.nodes[node].expected.cut_for(self.now_ns, packet, sizes::stands_within_ns(&self.scenario));
         let room = peer.window_bytes.min(LINK_BUDGET_BYTES) as u64;
         let may_send = peer.state == PeerState::Up && peer.in_flight_bytes as u64 + 2 * packet <= room;
         let Some(congestion) = peer.congestion.filter(|_| may_send && peer.queued_ops > 0) else { return };
-        let pace_ns = congestion.pace.map_or(0, |pace| PACKETS_LATE * packet * 1_000_000_000 / pace.max(1));
+        let pace_ns = congestion.pace.map_or(0, |pace| PACKETS_LATE * piece * 1_000_000_000 / pace.max(1));
         let (waits_ns, bound_ns) = (self.now_ns - self.nodes[node].sent_ns, pace_ns + LINK_PACE_SLACK_NS);
         if waits_ns > bound_ns {
             self.fail(
@@ -90,9 +99,31 @@ impl World<'_> {
             (Some(began_ns), _) => began_ns.max(stream.moved_ns),
             (None, _) => self.scenario.starts_ns[index],
         };
-        let still_ns = self.now_ns.saturating_sub(since_ns);
-        if still_ns > LINK_STILL_NS_MAX {
+        let route = self.scenario.routes[self.route];
+        if route.ends_sessions() {
+            return self.look_at_end(index);
+        }
+        if self.is_paused() || route.is_down() {
+            return;
+        }
+        let still_ns = self.now_ns.saturating_sub(since_ns.max(self.again_ns()));
+        let most_ns = match self.scenario.shape {
+            Shape::Sizes => sizes::stands_within_ns(&self.scenario),
+            _ => LINK_STILL_NS_MAX,
+        };
+        if still_ns > most_ns {
             self.fail("starvation", format!("stream {index} has not moved for {} ms", still_ns / 1_000_000));
+        }
+    }
+
+    /// A session whose path takes nothing that it could send ends, with the error that says so.
+    fn look_at_end(&mut self, index: usize) {
+        let (waits_ns, within_ns) =
+            (self.now_ns - self.route_ns.max(self.through_ns), sizes::lost_within_ns(&self.scenario));
+        if self.streams[index].lost_ns.is_none() && waits_ns > within_ns {
+            let message =
+                format!("stream {index} has a session for {} ms that ought to have ended", waits_ns / 1_000_000);
+            self.fail("size", message);
         }
     }
 

@@ -8,8 +8,10 @@
 use vmmc_nic::CongestionControl;
 use vmmc_nic::limits as nic;
 
+use super::fetches;
 use super::link::LinkSpec;
 use super::scenario::{FAIR_AFTER_NS, Scenario, Shape};
+use super::sizes;
 use super::tcp::SEGMENT_BYTES;
 use super::world::{Sample, World};
 
@@ -53,7 +55,7 @@ impl Goal {
 }
 
 /// What the engine reaches in every run that anybody has made: there, a run that misses it fails.
-const HELD: [(Shape, CongestionControl, &str); 8] = [
+const HELD: [(Shape, CongestionControl, &str); 12] = [
     (Shape::Alone, CongestionControl::Bbr, DELAY),
     (Shape::Pairs, CongestionControl::Bbr, USED),
     (Shape::Pairs, CongestionControl::Cubic, USED),
@@ -62,6 +64,10 @@ const HELD: [(Shape, CongestionControl, &str); 8] = [
     (Shape::BesideTcp, CongestionControl::Cubic, SHARE),
     (Shape::Incast, CongestionControl::Bbr, SLOWEST),
     (Shape::Incast, CongestionControl::Cubic, SLOWEST),
+    (Shape::Sizes, CongestionControl::Bbr, SIZE),
+    (Shape::Sizes, CongestionControl::Cubic, SIZE),
+    (Shape::Fetches, CongestionControl::Bbr, SLOWEST),
+    (Shape::Fetches, CongestionControl::Cubic, SLOWEST),
 ];
 
 /// Names of goals.
@@ -71,6 +77,9 @@ const FAIR: &str = "Jain's index";
 const SHARE: &str = "share";
 const TCP_SHARE: &str = "share of TCP";
 const SLOWEST: &str = "slowest, of mean";
+const LOST: &str = "lost, of 1,000";
+const PING: &str = "ping p99, ms";
+const SIZE: &str = "size found, ms";
 
 /// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
 pub(crate) fn jain(shares: &[f64]) -> f64 {
@@ -84,6 +93,11 @@ pub(crate) fn of(world: &World<'_>) -> Vec<Goal> {
     let mut goals = Vec::new();
     match scenario.shape {
         Shape::Incast => incast(world, &mut goals),
+        Shape::Sizes => goals.push(size(world)),
+        Shape::Fetches => {
+            incast(world, &mut goals);
+            fetches(world, &mut goals);
+        }
         _ => {
             let used = used(world);
             goals.push(Goal::least(USED, used, used_at_least(scenario)));
@@ -147,6 +161,21 @@ fn moved<'s>(from: &'s Sample, to: &'s Sample) -> impl Iterator<Item = u64> + 's
 fn span<'w>(world: &'w World<'_>, from_ns: u64) -> (&'w Sample, &'w Sample) {
     let last = world.samples.last().expect("a run begins with a sample");
     (world.samples.iter().find(|sample| sample.at_ns >= from_ns).unwrap_or(last), last)
+}
+
+/// Who fetches from many asks for no more than its way holds: little finds the queue full, and a
+/// ping does not wait for long.
+fn fetches(world: &World<'_>, goals: &mut Vec<Goal>) {
+    let counts = world.links[0].counts;
+    let lost = counts.dropped as f64 * 1e3 / counts.packets.max(1) as f64;
+    goals.push(Goal::most(LOST, lost, 10.0));
+    goals.push(Goal::most(PING, world.ping_p99_ms(), fetches::ping_at_most_ms(&world.scenario)));
+}
+
+/// Longest time for which packets had not the size that the path takes.
+fn size(world: &World<'_>) -> Goal {
+    let longest_ns = world.nodes.iter().map(|node| node.expected.longest_ns).max().unwrap_or(0);
+    Goal::most(SIZE, longest_ns as f64 / 1e6, sizes::found_within_ns(&world.scenario) as f64 / 1e6)
 }
 
 fn incast(world: &World<'_>, goals: &mut Vec<Goal>) {

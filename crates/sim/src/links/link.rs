@@ -1,8 +1,9 @@
 //! One directed link with a rate and a bounded queue.
 //!
 //! Invariants: packets leave in the order in which they came, one after the other at the rate; no
-//! more wait than the queue has room for, and what finds no room is dropped (drop-tail). Jitter
-//! keeps that order, only a packet that is picked to be late is overtaken.
+//! more wait than the queue has room for, and what finds no room is dropped (drop-tail), as is what
+//! is larger than the link takes. Jitter keeps that order, only a packet that is picked to be late
+//! is overtaken.
 
 use vmmc_nic::Codepoint;
 
@@ -34,13 +35,16 @@ pub(crate) struct LinkSpec {
     pub(crate) late_ppm: u64,
     pub(crate) late_ns: u64,
     pub(crate) marking: Marking,
+    /// The largest packet, headers included; of one that is down none.
+    pub(crate) takes_bytes: u64,
 }
 
 impl LinkSpec {
     /// A link that does nothing to packets but take its time.
     pub(crate) const fn plain(bits_per_s: u64, queue_bytes: u64, delay_ns: u64) -> LinkSpec {
         let marking = Marking::Passes;
-        LinkSpec { bits_per_s, queue_bytes, delay_ns, jitter_ns: 0, loss_ppm: 0, late_ppm: 0, late_ns: 0, marking }
+        let (jitter_ns, loss_ppm, late_ppm, late_ns, takes_bytes) = (0, 0, 0, 0, u64::MAX);
+        LinkSpec { bits_per_s, queue_bytes, delay_ns, jitter_ns, loss_ppm, late_ppm, late_ns, marking, takes_bytes }
     }
 
     /// How long so many bytes take to leave.
@@ -58,6 +62,8 @@ pub(crate) struct LinkCounts {
     pub(crate) lost: u64,
     pub(crate) late: u64,
     pub(crate) marked: u64,
+    /// Packets that were larger than it takes.
+    pub(crate) too_large: u64,
 }
 
 /// A link.
@@ -110,6 +116,13 @@ impl Link {
             }
             Marking::Beyond(_) | Marking::Passes => codepoint,
         }
+    }
+
+    /// Whether a packet is larger than it takes, and swallowed.
+    pub(crate) fn swallows(&mut self, bytes: u64) -> bool {
+        let too_large = bytes > self.spec.takes_bytes;
+        self.counts.too_large += u64::from(too_large);
+        too_large
     }
 
     /// Takes a packet; gives the time at which it arrives at the other end, if it does.
@@ -172,6 +185,14 @@ mod tests {
         let taken = (0..30).filter(|_| link.take(0, 1_000).is_some()).count();
         assert_eq!((taken, link.counts.dropped, link.queued_max), (10, 20, 10_000));
         assert!(link.take(1_000_000, 1_000).is_some() && link.take(1_000_000, 1_000).is_none());
+    }
+
+    #[test]
+    fn what_is_larger_than_it_takes_is_swallowed_and_counted() {
+        let mut link = link(LinkSpec { takes_bytes: 1_500, ..SPEC });
+        let swallowed = [1_499, 1_500, 1_501, 9_000].map(|bytes| link.swallows(bytes));
+        assert_eq!((swallowed, link.counts.too_large), ([false, false, true, true], 2));
+        assert!(!Link::new(SPEC, Rng::new(1)).swallows(u64::MAX));
     }
 
     #[test]

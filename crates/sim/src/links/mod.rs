@@ -13,10 +13,12 @@
 //! Invariant: equal options give the same run, packet for packet, on every machine.
 
 mod checkers;
+mod fetches;
 mod goals;
 mod link;
 mod report;
 mod scenario;
+mod sizes;
 mod stream;
 mod sweep;
 mod tamper;
@@ -94,6 +96,7 @@ fn run_scenario(
         lost: world.links.iter().map(|link| link.counts.lost).sum(),
         late: world.links.iter().map(|link| link.counts.late).sum(),
         marked: world.links.iter().map(|link| link.counts.marked).sum(),
+        too_large: world.links.iter().map(|link| link.counts.too_large).sum(),
         moments: report::moments(&world.samples),
         flows: report::flows(&world),
         virtual_time: at,
@@ -111,7 +114,9 @@ fn play(world: &mut World<'_>) {
             is_watched = true;
         }
     }
-    if let Some(stream) = world.streams.iter().position(|stream| stream.wanted.is_some() && !stream.is_over()) {
+    let ends = world.scenario.routes[world.route].ends_sessions();
+    let goes_on = |stream: &Stream| (stream.wanted.is_some() || ends) && !stream.is_over();
+    if let Some(stream) = world.streams.iter().position(goes_on) {
         world.fail("progress", format!("stream {stream} has not ended"));
     }
 }

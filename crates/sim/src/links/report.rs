@@ -41,6 +41,8 @@ pub struct LinkReport {
     pub late: u64,
     /// Packets that a queue marked.
     pub marked: u64,
+    /// Packets that were larger than their path takes, and vanished.
+    pub too_large: u64,
     /// Names of what shares the bottleneck.
     pub flows: Vec<String>,
     /// The run over time.

@@ -3,10 +3,13 @@
 //! Invariant: a scenario depends on the options alone. Sizes are such that a run has some ten
 //! thousand packets, whatever its rate.
 
-use vmmc_nic::{CongestionControl, Ecn};
+use vmmc_nic::{Config, CongestionControl, Ecn};
 
+use super::fetches;
 use super::link::{LinkSpec, Marking};
+use super::sizes::{self, HOST_BYTES};
 use super::tcp::{SEGMENT_BYTES, TcpKind};
+use crate::cluster::node_name;
 use crate::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -34,11 +37,16 @@ pub enum Shape {
     BesideTcp,
     /// 16 nodes send 1 MiB each to one node, all at the same time.
     Incast,
+    /// One stream, on a path that swallows large packets: how large changes under way.
+    Sizes,
+    /// One node fetches 1 MiB from each of 2 to 64 nodes, all at the same time.
+    Fetches,
 }
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Shape; 5] = [Shape::Alone, Shape::Rough, Shape::Pairs, Shape::BesideTcp, Shape::Incast];
+    pub const ALL: [Shape; 7] =
+        [Shape::Alone, Shape::Rough, Shape::Pairs, Shape::BesideTcp, Shape::Incast, Shape::Sizes, Shape::Fetches];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -48,6 +56,8 @@ impl Shape {
             Shape::Pairs => "pairs",
             Shape::BesideTcp => "beside-tcp",
             Shape::Incast => "incast",
+            Shape::Sizes => "sizes",
+            Shape::Fetches => "fetches",
         }
     }
 }
@@ -58,6 +68,17 @@ pub(crate) struct Route {
     pub(crate) from_ns: u64,
     pub(crate) there: LinkSpec,
     pub(crate) back: LinkSpec,
+    /// Whoever sends a packet that is too large for it is told what it takes.
+    pub(crate) tells: bool,
+    /// Packets that may be cut up are, where they are too large for it.
+    pub(crate) cuts_up: bool,
+}
+
+impl Route {
+    /// Takes the packets of hosts as they are.
+    pub(crate) const fn new(there: LinkSpec, back: LinkSpec) -> Route {
+        Route { from_ns: 0, there, back, tells: false, cuts_up: true }
+    }
 }
 
 /// A run, before it begins.
@@ -72,6 +93,10 @@ pub(crate) struct Scenario {
     /// Bytes of each stream; none: as many as there is time for.
     pub(crate) stream_bytes: Option<u64>,
     pub(crate) tcp: Option<TcpKind>,
+    /// Bytes of a packet, headers included, that the interfaces of hosts take.
+    pub(crate) host_bytes: u64,
+    /// From when until when streams have nothing to send.
+    pub(crate) pause_ns: Option<(u64, u64)>,
     /// The bottleneck of all, from the first route on.
     pub(crate) routes: Vec<Route>,
     pub(crate) ends_ns: u64,
@@ -81,8 +106,9 @@ impl Scenario {
     /// That of a seed; the control is drawn too unless it is given.
     pub(crate) fn draw(seed: u64, control: Option<CongestionControl>) -> Scenario {
         let mut rng = Rng::new(seed ^ 0x11_4b5);
-        let shape = Shape::ALL[(seed % 5) as usize];
-        let drawn = CongestionControl::ALL[(seed / 5 % 2) as usize];
+        let shapes = Shape::ALL.len() as u64;
+        let shape = Shape::ALL[(seed % shapes) as usize];
+        let drawn = CongestionControl::ALL[(seed / shapes % 2) as usize];
         let sealed = rng.chance(100);
         let mut scenario = match shape {
             Shape::Alone => alone(&mut rng),
@@ -90,6 +116,8 @@ impl Scenario {
             Shape::Pairs => pairs(&mut rng),
             Shape::BesideTcp => beside_tcp(&mut rng),
             Shape::Incast => incast(&mut rng),
+            Shape::Sizes => sizes::draw(&mut rng),
+            Shape::Fetches => fetches::draw(&mut rng),
         };
         (scenario.control, scenario.sealed) = (control.unwrap_or(drawn), sealed);
         scenario.draw_marking(seed);
@@ -118,6 +146,19 @@ impl Scenario {
         }
     }
 
+    /// Nodes: those with one end of a stream, those with the other, and one that is asked beside.
+    pub(crate) fn nodes(&self) -> usize {
+        let streams = self.starts_ns.len();
+        let receivers = if self.stream_bytes.is_some() { 1 } else { streams };
+        streams + receivers + usize::from(self.shape == Shape::Fetches)
+    }
+
+    /// Whether a node sends over the bottleneck, and not over the way back.
+    pub(crate) fn sends_there(&self, node: usize) -> bool {
+        let streams = self.starts_ns.len();
+        node < streams || self.shape == Shape::Fetches && node > streams
+    }
+
     /// The round trip of the first route without any queue, ns.
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.routes[0].there.delay_ns + self.routes[0].back.delay_ns
@@ -131,6 +172,11 @@ impl Scenario {
             (u128::from(ns) * u128::from(route.there.bits_per_s) / 8_000_000_000) as u64
         });
         spans.sum()
+    }
+
+    /// When a peer that owes an answer is given up, ns.
+    pub(crate) fn peer_timeout_ns(&self) -> u64 {
+        Config::new(node_name(0)).peer_timeout.as_nanos() as u64
     }
 
     /// In words.
@@ -166,7 +212,9 @@ impl Scenario {
         if back.bits_per_s != there.bits_per_s {
             text += &format!(", back {} Mb/s", back.bits_per_s as f64 / 1e6);
         }
-        if self.routes.len() > 1 {
+        if self.shape == Shape::Sizes {
+            text += &sizes::describe(self);
+        } else if self.routes.len() > 1 {
             text += &format!(", {} changes of route", self.routes.len() - 1);
         }
         text
@@ -174,16 +222,16 @@ impl Scenario {
 }
 
 /// A bottleneck with a queue of so many tenths of what the path holds, at least 30 packets.
-fn link(bits_per_s: u64, round_trip_ns: u64, queue_tenths: u64) -> LinkSpec {
+pub(super) fn link(bits_per_s: u64, round_trip_ns: u64, queue_tenths: u64) -> LinkSpec {
     let holds = bits_per_s / 8 * (round_trip_ns / 1_000) / 1_000_000;
     LinkSpec::plain(bits_per_s, (holds * queue_tenths / 10).max(30 * SEGMENT_BYTES), round_trip_ns / 2)
 }
 
-fn symmetric(there: LinkSpec) -> Route {
-    Route { from_ns: 0, there, back: LinkSpec { loss_ppm: 0, late_ppm: 0, ..there } }
+pub(super) fn symmetric(there: LinkSpec) -> Route {
+    Route::new(there, LinkSpec { loss_ppm: 0, late_ppm: 0, ..there })
 }
 
-fn scenario(shape: Shape, starts_ns: Vec<u64>, routes: Vec<Route>, longest_ns: u64) -> Scenario {
+pub(super) fn scenario(shape: Shape, starts_ns: Vec<u64>, routes: Vec<Route>, longest_ns: u64) -> Scenario {
     let fastest = routes.iter().map(|route| route.there.bits_per_s).max().unwrap_or(1);
     let packets_ns = PACKETS_MAX * SEGMENT_BYTES * 8 * 1_000 / (fastest / 1_000_000);
     Scenario {
@@ -194,6 +242,8 @@ fn scenario(shape: Shape, starts_ns: Vec<u64>, routes: Vec<Route>, longest_ns: u
         starts_ns,
         stream_bytes: None,
         tcp: None,
+        host_bytes: HOST_BYTES,
+        pause_ns: None,
         routes,
         ends_ns: longest_ns.min(packets_ns),
     }
@@ -271,7 +321,7 @@ mod tests {
     fn all_shapes_and_controls_come_up_and_can_be_chosen() {
         for shape in Shape::ALL {
             for control in CongestionControl::ALL {
-                assert!((0..10).any(|seed| {
+                assert!((0..2 * Shape::ALL.len() as u64).any(|seed| {
                     let drawn = Scenario::draw(seed, None);
                     (drawn.shape, drawn.control) == (shape, control)
                 }));
@@ -297,8 +347,12 @@ mod tests {
             let drawn = Scenario::draw(seed, None);
             assert!(drawn.routes.is_sorted_by_key(|route| route.from_ns), "{seed}");
             assert!(drawn.shape != Shape::Pairs || drawn.ends_ns > FAIR_AFTER_NS + SECOND, "{seed}");
-            let packets = drawn.capacity_bytes(0, drawn.ends_ns) / SEGMENT_BYTES;
-            assert!(drawn.shape == Shape::Incast || packets <= PACKETS_MAX + 1, "{seed}: {packets}");
+            let rests_ns = drawn.pause_ns.map_or(0, |(from_ns, until_ns)| until_ns - from_ns);
+            let packets = drawn.capacity_bytes(0, drawn.ends_ns - rests_ns) / SEGMENT_BYTES;
+            // Those of sizes go on until each has been found.
+            let most = if drawn.shape == Shape::Sizes { 5 * PACKETS_MAX } else { PACKETS_MAX + 1 };
+            let ends = drawn.stream_bytes.is_some();
+            assert!(ends || packets <= most, "{seed}: {packets}");
         }
     }
 

@@ -36,6 +36,10 @@ pub(crate) struct Stream {
     pub(crate) began_ns: Option<u64>,
     pub(crate) moved_ns: u64,
     pub(crate) ended_ns: Option<u64>,
+    /// When its session ended, as it had to.
+    pub(crate) lost_ns: Option<u64>,
+    /// Operations that failed with it.
+    pub(crate) failed: u64,
     /// Longest time without any byte.
     pub(crate) still_ns: u64,
 }
@@ -43,12 +47,15 @@ pub(crate) struct Stream {
 impl Stream {
     /// Whether there is something to send.
     pub(crate) fn has_more(&self) -> bool {
-        self.posted - self.complete < SLOTS && self.wanted.is_none_or(|wanted| self.posted < wanted)
+        self.lost_ns.is_none()
+            && self.posted - self.complete < SLOTS
+            && self.wanted.is_none_or(|wanted| self.posted < wanted)
     }
 
-    /// Whether all of it has arrived.
+    /// Whether all of it has arrived, or has failed.
     pub(crate) fn is_over(&self) -> bool {
-        self.wanted.is_some_and(|wanted| self.complete >= wanted)
+        let is_lost = self.lost_ns.is_some() && self.complete + self.failed >= self.posted;
+        is_lost || self.wanted.is_some_and(|wanted| self.complete >= wanted)
     }
 }
 
@@ -74,10 +81,10 @@ pub(crate) fn slot_of(message: u64) -> u64 {
 }
 
 impl Ram {
-    /// Gives a process a region of all slots.
-    pub(crate) fn add(&mut self, at: RegionRef) {
-        let bytes = vec![0; (SLOTS * MESSAGE_BYTES) as usize];
-        self.regions.push(Region { at, bytes, filled: vec![0; SLOTS as usize], deposited: 0 });
+    /// Gives a process a region of so many bytes, all of them slots.
+    pub(crate) fn add(&mut self, at: RegionRef, bytes: u64) {
+        let slots = (bytes / MESSAGE_BYTES) as usize;
+        self.regions.push(Region { at, bytes: vec![0; bytes as usize], filled: vec![0; slots], deposited: 0 });
     }
 
     /// Writes message `n` where it is sent from.
@@ -129,7 +136,11 @@ impl Dma for Port<'_> {
         for _ in 0..times {
             let Some(region) = self.ram.region(to) else { return };
             region.bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
-            region.filled[(offset / MESSAGE_BYTES) as usize] += data.len() as u64;
+            let end = offset + data.len() as u64;
+            for slot in offset / MESSAGE_BYTES..end.div_ceil(MESSAGE_BYTES) {
+                let (from, to) = (slot * MESSAGE_BYTES, (slot + 1) * MESSAGE_BYTES);
+                region.filled[slot as usize] += end.min(to) - offset.max(from);
+            }
             region.deposited += data.len() as u64;
         }
     }

@@ -29,6 +29,8 @@ pub struct LinkSweep {
     pub lost: u64,
     /// Packets that a queue marked.
     pub marked: u64,
+    /// Packets that were larger than their path takes, and vanished.
+    pub too_large: u64,
     /// See there.
     pub late: u64,
     /// Simulated time.
@@ -102,6 +104,7 @@ impl LinkSweep {
         self.packets += report.packets;
         self.dropped += report.dropped;
         self.marked += report.marked;
+        self.too_large += report.too_large;
         self.lost += report.lost;
         self.late += report.late;
         self.virtual_time += report.virtual_time;

@@ -34,6 +34,11 @@ pub(crate) trait LinkTamper {
         codepoint
     }
 
+    /// Bytes by which a fetch is asked for, by the process, instead of these.
+    fn fetch_part(&mut self, bytes: u64) -> u64 {
+        bytes
+    }
+
     /// Whether what this node sends vanishes.
     fn swallows(&mut self, _now_ns: u64, _node: usize) -> bool {
         false

@@ -460,6 +460,14 @@ fn a_table_over_its_limit_is_found() {
 }
 
 #[test]
+fn more_held_of_all_peers_than_stated_is_found() {
+    is_found_by("bounded-memory", || Bug {
+        level: Some(Box::new(|(what, value)| if what.contains("of all peers") { 1 << 30 } else { value })),
+        ..Bug::default()
+    });
+}
+
+#[test]
 fn something_left_over_at_rest_is_found() {
     is_found_by("bounded-memory", || Bug {
         level: Some(Box::new(|(what, value)| if what == "imports" { value.max(1) } else { value })),

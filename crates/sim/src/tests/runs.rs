@@ -43,6 +43,7 @@ fn a_small_sweep_holds() {
         faults.reordered,
         faults.corrupted,
         faults.blocked,
+        faults.too_large,
         faults.partitions,
         faults.path_failures,
         faults.node_crashes,

@@ -67,8 +67,8 @@ fn text_of_one(report: &LinkReport) -> String {
     let mut out = format!("{}\n\n", report.scenario);
     out += &align(&["", "value", "goal", "met"], &lines, 1);
     out += &format!(
-        "\n{} packets, {} found the queue full, {} were marked, {} lost, {} late; longest time without data {:.0?}\n",
-        report.packets, report.dropped, report.marked, report.lost, report.late, report.longest_still
+        "\n{} packets, {} found the queue full, {} were too large, {} were marked, {} lost, {} late; longest time without data {:.0?}\n",
+        report.packets, report.dropped, report.too_large, report.marked, report.lost, report.late, report.longest_still
     );
     out + &times(report.virtual_time, report.wall_time, report.digest)
 }
@@ -96,9 +96,16 @@ fn text(sweep: &LinkSweep) -> String {
     let head = ["links", "control", "goal", "runs", "missed", "median", "worst", "its goal", "its seed"];
     out += &align(&head, &lines, 3);
     out += &format!(
-        "\nevery property held in {} runs: {} packets, {} found a queue full, {} were marked, {} lost, {} late; longest time \
-         without data {:.0?}\n",
-        sweep.runs, sweep.packets, sweep.dropped, sweep.marked, sweep.lost, sweep.late, sweep.longest_still
+        "\nevery property held in {} runs: {} packets, {} found a queue full, {} were too large, {} were marked, {} lost, {} late; \
+         longest time without data {:.0?}\n",
+        sweep.runs,
+        sweep.packets,
+        sweep.dropped,
+        sweep.too_large,
+        sweep.marked,
+        sweep.lost,
+        sweep.late,
+        sweep.longest_still
     );
     out + &times(sweep.virtual_time, sweep.wall_time, sweep.digest)
 }
@@ -120,7 +127,7 @@ fn json_of_one(report: &LinkReport) -> serde_json::Value {
     serde_json::json!({
         "scenario": report.scenario, "links": report.shape.name(), "control": report.control.to_string(),
         "goals": report.goals.iter().map(goal).collect::<Vec<_>>(), "packets": report.packets,
-        "dropped": report.dropped, "lost": report.lost, "late": report.late, "marked": report.marked,
+        "dropped": report.dropped, "lost": report.lost, "late": report.late, "marked": report.marked, "too_large": report.too_large,
         "digest": format!("{:016x}", report.digest), "failures": [],
     })
 }
@@ -135,7 +142,7 @@ fn json(sweep: &LinkSweep) -> serde_json::Value {
     };
     serde_json::json!({
         "runs": sweep.runs, "goals": sweep.goals.iter().map(goal).collect::<Vec<_>>(), "packets": sweep.packets,
-        "dropped": sweep.dropped, "lost": sweep.lost, "late": sweep.late, "marked": sweep.marked,
+        "dropped": sweep.dropped, "lost": sweep.lost, "late": sweep.late, "marked": sweep.marked, "too_large": sweep.too_large,
         "digest": format!("{:016x}", sweep.digest),
         "failures": sweep.failures.iter().map(json_of).collect::<Vec<_>>(),
     })
