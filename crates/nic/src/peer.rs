@@ -133,7 +133,7 @@ impl Peer {
         }
     }
 
-    /// When a path of a session that matters is to be asked for its size, or has been for too long.
+    /// When a path is to be asked for its size, or has been for too long.
     #[inline]
     pub(crate) fn sizes_due(&self) -> Option<Time> {
         self.paths.iter().filter(|path| !path.failed).filter_map(|path| path.search.due()).min()

@@ -15,6 +15,7 @@ struct Setup {
     ours: ProcessId,
     source: RegionRef,
     target: RegionRef,
+    export: ExportId,
     import: ImportId,
     cookies: u64,
 }
@@ -33,9 +34,9 @@ fn setup_with(seed: u64, told: usize, change: impl Fn(&mut Config)) -> Setup {
     let (ours, owner) = (world.process(0), world.process(1));
     let (source, target) = (world.region(0, ours, 2, MIB as usize), world.region(1, owner, 1, MIB as usize));
     world.fill(0, source, |index| (index * 7 + index / 251) as u8);
-    world.export(1, target, "buffer");
+    let export = world.export(1, target, "buffer");
     let import = world.import(0, ours, 1, "buffer").import;
-    Setup { world, ours, source, target, import, cookies: 0 }
+    Setup { world, ours, source, target, export, import, cookies: 0 }
 }
 
 impl Setup {
@@ -214,6 +215,22 @@ fn one_that_is_at_the_base_already_is_found_out_as_well() {
         let at_base = (MtuState::Error, limits::PACKET_BYTES_MIN);
         assert_eq!((s.path(0).mtu_state, s.path(0).mtu_bytes), at_base, "{told}");
     }
+}
+
+#[test]
+fn answers_that_are_too_large_arrive_though_nothing_there_depends_on_the_peer() {
+    let mut s = setup(12, true, 8_972);
+    let now = s.world.now;
+    let owner = s.target.process;
+    let mut sends: Vec<u64> = (0..200).map(|_| s.start(8)).collect();
+    s.world.flush();
+    s.world.nodes[1].engine.unexport(now, owner, s.export).expect("exported");
+    // What says that they were refused goes in one packet.
+    s.world.narrow = Some(1_300);
+    while let Some(cookie) = sends.pop() {
+        assert!(matches!(s.world.completion(0, cookie), Err(OpError::Revoked)), "send {cookie}");
+    }
+    assert!((s.path(1).black_holes, s.path(1).mtu_bytes <= 1_300) == (1, true), "{:?}", s.path(1));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How large packets may be: what the search of each path asks, and what its answers change.
 //!
-//! Invariant: a probe is sent only while the session matters and to a path that is in use or could
-//! be; it counts nowhere as something under way.
+//! Invariant: a probe is sent only while the session matters, or something is owed to the peer, and
+//! to a path that is in use or could be; it counts nowhere as something under way.
 
 use super::Engine;
 use crate::time::Time;
@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn sizes_due(&mut self, now: Time, index: u16) {
         let rng = &mut self.rng;
         let Some(peer) = self.peers.get_mut(usize::from(index)).and_then(Option::as_mut) else { return };
-        let Some(session) = peer.session.as_deref_mut().filter(|session| session.matters()) else { return };
+        let Some(session) = peer.session.as_deref_mut().filter(|session| session.needs_sizes()) else { return };
         let cap = session.packet_bytes_max;
         let wait = session.rtt.timeout(0).saturating_mul(2);
         let mut shrunk = false;

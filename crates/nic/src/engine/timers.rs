@@ -242,7 +242,10 @@ fn next_due(peer: &Peer, peer_timeout: Duration, keepalive: Duration) -> Option<
         if peer.paths.iter().any(|path| path.failed) {
             sooner(Some(peer.probe_next));
         }
-        sooner(peer.sizes_due());
     }
+    // What is owed to the peer it acknowledges within its time, or it is given up.
+    let owed_until = session.chunk_wait.map(|since| since + peer_timeout);
+    let is_wanted = |at: &Time| session.matters() || owed_until.is_some_and(|until| *at <= until);
+    sooner(peer.sizes_due().filter(is_wanted));
     (due < Time::MAX).then_some(due)
 }

@@ -517,6 +517,12 @@ impl Session {
         self.imports + self.grants + self.remote_waits.total + self.ops.len() + self.held_by_driver > 0
     }
 
+    /// The sizes of its paths are asked for: also where nothing here depends on the peer, but is
+    /// owed to it.
+    pub(crate) fn needs_sizes(&self) -> bool {
+        self.matters() || !self.nothing_outstanding()
+    }
+
     /// Tells the process how the operation ended. It stays in the table while chunks name it.
     pub(crate) fn end_op(&mut self, key: Key<Op>, result: Result<u64, OpError>, tables: &mut Tables) {
         let Some(op) = self.ops.get_mut(key) else { return };
