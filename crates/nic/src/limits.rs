@@ -180,6 +180,9 @@ pub const SHORT_CREDIT_BYTES: usize = 32 << 10;
 /// Queued operations of its process that one with the order of its import goes before, at most: as
 /// many are looked at when it comes, and behind more of them it waits in their order.
 pub const PASSED_OPS_MAX: usize = 256;
+/// Imports of a process with an order of their own that the engine knows the last chunk of while it
+/// is not acknowledged; where there are more, what goes through those waits for all before it.
+pub const OWN_ORDERS_FOLLOWED_MAX: usize = 16;
 /// Chunks beyond a gap that wait for the one they follow: further ones wait for the gap to close.
 pub const EARLY_WAITING_MAX: usize = 256;
 /// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Fate, World};
 use std::time::Duration;
-use vmmc_nic::limits::{PASSED_OPS_MAX, SHORT_BYTES};
+use vmmc_nic::limits::{OWN_ORDERS_FOLLOWED_MAX, PASSED_OPS_MAX, SHORT_BYTES};
 use vmmc_nic::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -121,6 +121,25 @@ impl Setup {
         })
     }
 
+    /// Loses the first datagram to node 1 from now on.
+    fn lose_one(&mut self) {
+        let mut lost = false;
+        self.world.script =
+            Some(Box::new(move |node, _| match node == 1 && !std::mem::replace(&mut lost, node == 1) {
+                true => Fate::Lost,
+                false => Fate::Arrives,
+            }));
+    }
+
+    /// Fetches what was sent to `offset`, and says whether it waited for more than a round trip.
+    fn fetch_sees(&mut self, import: ImportId, offset: u64) -> bool {
+        let (cookie, at) = self.fetch(import, offset);
+        self.world.completion(0, cookie).expect("fetched");
+        let own = self.world.bytes(0, self.own);
+        assert_eq!(own[(LONG + offset) as usize..][..8], own[..8], "it sees what was sent before");
+        self.world.now.since(at) > 2 * DELAY + MS
+    }
+
     /// Goes on until the window is full.
     fn fill(&mut self) {
         let limit = self.world.now + Duration::from_secs(1);
@@ -207,6 +226,63 @@ fn what_is_in_order_follows_all_that_passes_it_or_does_not() {
     assert!(place(passing[0]) < place(long));
     let own = s.world.bytes(0, s.own);
     assert_eq!(own[2 * LONG as usize + 8 * 99..][..8], own[..8], "a fetch sees what was sent before");
+}
+
+#[test]
+fn what_another_import_has_lost_is_waited_for_in_the_order_of_the_process_alone() {
+    let mut s = setup(1);
+    let sent = s.send(s.apart[0], (16, 8));
+    s.world.completion(0, sent).expect("sent");
+    s.lose_one();
+    s.send(s.plain, (0, 8));
+    s.world.flush();
+    s.send(s.apart[0], (8, 8));
+    s.world.flush();
+    let (add, at) = (s.add(s.apart[1]), s.world.now);
+    s.world.completion(0, add).expect("added");
+    assert!(s.world.now.since(at) <= 2 * DELAY + MS, "{:?}", s.world.now.since(at));
+    assert_eq!(s.world.bytes(1, s.shared)[..8], [0; 8], "it is lost still");
+    assert!(!s.fetch_sees(s.apart[0], 8));
+    // The packet has gone again meanwhile.
+    s.fetch_sees(s.plain, 0);
+}
+
+#[test]
+fn what_is_in_order_waits_for_what_an_import_with_its_own_has_lost() {
+    let mut s = setup(1);
+    s.lose_one();
+    s.send(s.apart[0], (0, 8));
+    s.world.flush();
+    assert!(s.fetch_sees(s.plain, 0));
+    let mut s = setup(1);
+    s.send(s.plain, (8, 8));
+    s.world.flush();
+    s.lose_one();
+    s.send(s.apart[0], (0, 8));
+    s.world.flush();
+    assert!(s.fetch_sees(s.plain, 0), "the last one in order is not all that was before");
+    let mut s = setup(1);
+    s.lose_one();
+    s.send(s.apart[0], (0, 8));
+    s.world.flush();
+    assert!(s.fetch_sees(s.apart[0], 0));
+}
+
+#[test]
+fn of_more_imports_than_are_followed_none_loses_its_order() {
+    let mut s = setup(1);
+    s.world.own_order = true;
+    let others: Vec<ImportId> =
+        (0..OWN_ORDERS_FOLLOWED_MAX).map(|_| s.world.import(0, s.process, 1, "shared").import).collect();
+    s.world.run_for(100 * MS);
+    s.lose_one();
+    s.send(s.apart[0], (0, 8));
+    s.world.flush();
+    for import in others {
+        s.send(import, (8, 8));
+        s.world.flush();
+    }
+    assert!(s.fetch_sees(s.apart[0], 0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::limits::{
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::ranges::{self, Ranges};
 use crate::rights::{ExportKind, Rights};
-use crate::session::{Op, OpKind};
+use crate::session::{Op, OpKind, Order};
 use crate::slab::Key;
 use crate::tables::{Import, OpData, Route, SessionId, Tables};
 use crate::time::Time;
@@ -97,16 +97,18 @@ impl Engine {
             return None;
         }
         let codepoint = session.notification.codepoint();
-        let origin = (process, import, grant);
+        let (origin, own_order) = ((process, import, grant), record.own_order);
+        let order = Order { process, own: own_order.then_some(import) };
         let len = if let Command::Send { offset, source: Source::Inline(data), .. } = command {
             if !self.tables.inline.has_room(process) {
                 return None;
             }
-            let len = session.write_send(now, (process, grant), offset, data, buf);
+            let len = session.write_send(now, (order, grant), offset, data, buf);
             send(to, codepoint, &buf[..len]);
             let slot = self.tables.inline.put(process, data).expect("there was room");
             let kind = OpKind::Send { data: OpData::Inline { slot }, notify: None, counter: None };
-            session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
+            let op = Op::new(origin, None, (offset, data.len() as u64), kind);
+            session.note_send(now, Op { own_order, ..op });
             len
         } else {
             let (offset, len, kind) =
@@ -114,7 +116,8 @@ impl Engine {
             if matches!(kind, OpKind::Fetch { .. }) && !session.may_fetch(len, &self.tables) {
                 return None;
             }
-            let (len, key) = session.write_request(now, Op::new(origin, command.cookie(), (offset, len), kind), buf);
+            let op = Op::new(origin, command.cookie(), (offset, len), kind);
+            let (len, key) = session.write_request(now, Op { own_order, ..op }, buf);
             send(to, codepoint, &buf[..len]);
             session.note_request(now, key, &mut self.tables);
             len
@@ -153,7 +156,8 @@ impl Engine {
             return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
         let op = Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind);
-        session.enqueue(Op { ranges, token: token_of(&command), ..op }, own_order && !matches!(kind, OpKind::Flush));
+        let own_order = own_order && !matches!(kind, OpKind::Flush);
+        session.enqueue(Op { ranges, token: token_of(&command), own_order, ..op });
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }

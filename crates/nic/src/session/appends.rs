@@ -36,14 +36,14 @@ impl Session {
         tables: &Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
-        let (alone, last) = (self.lane(turn).ops.len() == 1, self.queue_at(turn).last);
+        let alone = self.lane(turn).ops.len() == 1;
         let op = self.ops.get(key).expect("the caller found it");
-        let (len, ack_now) = (op.len, alone && op.cookie.is_some());
-        let early = self.early_behind(last);
+        let (len, order, ack_now) = (op.len, op.order(), alone && op.cookie.is_some());
+        let early = self.early_of(order);
         let bytes = APPEND_BYTES + len as usize;
         let Some(number) = self.start_whole(bytes, early, packet) else { return Taken::Full };
         self.encode_append(key, ack_now, &mut packet.out, tables, dma);
-        self.queue_at(turn).last = Some(number);
+        self.follow(order, number, early);
         self.tx.push_in_flight(Body::Append { op: key, ack_now }, bytes, packet.number, early);
         let op = self.ops.get_mut(key).expect("found above");
         op.progress = len;

@@ -117,11 +117,11 @@ impl Session {
             self.fetches.waiting.pop();
             return Taken::Chunk;
         };
-        let (process, start, len) = (op.process, op.asked, part.min(op.len - op.asked));
-        let early = self.early_of(process);
+        let (order, start, len) = (op.order(), op.asked, part.min(op.len - op.asked));
+        let early = self.early_of(order);
         let Some(number) = self.start_whole(FETCH_REQUEST_BYTES, early, packet) else { return Taken::Full };
         self.encode_request(key, (start, len), &mut packet.out);
-        self.queue_of(process).last = Some(number);
+        self.follow(order, number, early);
         self.tx.push_in_flight(Body::FetchRequest { op: key, start, len }, FETCH_REQUEST_BYTES, packet.number, early);
         self.fetches.asked += len;
         let op = self.ops.get_mut(key).expect("found above");

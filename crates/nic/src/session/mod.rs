@@ -43,7 +43,8 @@ use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
 use asks::Asks;
-use early::Waiting;
+pub(crate) use early::Order;
+use early::{Followed, Waiting};
 use ecn::Notification;
 use fetches::Fetches;
 use pieces::Pieced;
@@ -77,9 +78,16 @@ pub(crate) struct Op {
     pub(crate) ended: bool,
     /// Of the operations of its process [apart](Queue::apart), so many go before it.
     pub(crate) after: u64,
+    /// It has the order of its import.
+    pub(crate) own_order: bool,
 }
 
 impl Op {
+    #[inline]
+    pub(crate) fn order(&self) -> Order {
+        Order { process: self.process, own: self.own_order.then_some(self.import) }
+    }
+
     /// An operation that is to be queued.
     #[inline]
     pub(crate) fn new(
@@ -105,6 +113,7 @@ impl Op {
             queued: true,
             ended: false,
             after: 0,
+            own_order: false,
         }
     }
 }
@@ -167,8 +176,7 @@ struct Queue {
     taken_apart: u64,
     /// Fetches and atomics of it without an answer.
     requests: usize,
-    /// Number of its last chunk.
-    last: Option<u64>,
+    followed: Followed,
 }
 
 /// Waits of a peer for names here, and whose they are.
@@ -426,9 +434,9 @@ impl Session {
     /// Queues an operation, of an import with an order of its own or not; the caller has counted it
     /// with its process.
     #[inline]
-    pub(crate) fn enqueue(&mut self, op: Op, own_order: bool) {
+    pub(crate) fn enqueue(&mut self, op: Op) {
         let (slot, process, is_short) = (op.process.slot(), op.process, op.is_short());
-        let apart = own_order && is_short && self.passes(&op);
+        let apart = op.own_order && is_short && self.passes(&op);
         let queue = self.queue_of(process);
         let after = queue.taken_apart + queue.apart.ops.len() as u64;
         let key = self.ops.insert(Op { after, ..op });
@@ -505,7 +513,7 @@ impl Session {
             self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
             return;
         }
-        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::Unimport), false);
+        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::Unimport));
     }
 
     pub(crate) fn held(&self) -> (usize, usize) {

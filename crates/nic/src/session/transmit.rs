@@ -3,7 +3,7 @@
 
 use super::early::{early_bytes, put_early};
 use super::tx::{Body, Cause, Run, SentPacket, may_be_too_large};
-use super::{APART_TURNS, Op, OpKind, Session};
+use super::{APART_TURNS, Op, OpKind, Order, Session};
 use crate::command::Dma;
 use crate::ids::ProcessId;
 use crate::limits::{
@@ -230,14 +230,14 @@ impl Session {
     fn write_chunk(
         &mut self,
         now: Time,
-        process: ProcessId,
+        order: Order,
         buf: &mut [u8],
         chunk: impl FnOnce(&Session, &mut Writer<'_>),
     ) -> usize {
         let mut out = Writer::new(buf);
         out.space(HEADER_BYTES);
         write_seq(self.tx.next_number(), &mut out);
-        put_early(self.early_of(process), &mut out);
+        put_early(self.early_of(order), &mut out);
         chunk(self, &mut out);
         if self.takes_ack_along(now) {
             self.add_ack(now, 0, &mut out);
@@ -258,10 +258,10 @@ impl Session {
 
     /// Remembers the one chunk of the packet last written.
     #[inline]
-    fn note_chunk(&mut self, now: Time, process: ProcessId, body: Body, bytes: usize) {
+    fn note_chunk(&mut self, now: Time, order: Order, body: Body, bytes: usize) {
         let (first, packet) = (self.tx.next_number(), self.tx.next_packet - 1);
-        let early = self.early_of(process);
-        self.queue_of(process).last = Some(first);
+        let early = self.early_of(order);
+        self.follow(order, first, early);
         let in_flight = self.tx.in_flight;
         self.tx.prompt = false;
         self.tx.push_in_flight(body, bytes, packet, early);
@@ -275,12 +275,12 @@ impl Session {
     pub(crate) fn write_send(
         &mut self,
         now: Time,
-        (process, grant): (ProcessId, u64),
+        (order, grant): (Order, u64),
         offset: u64,
         data: &[u8],
         buf: &mut [u8],
     ) -> usize {
-        self.write_chunk(now, process, buf, |_, out| {
+        self.write_chunk(now, order, buf, |_, out| {
             WriteHead::whole(false, grant, offset).write(data.len() as u32, out);
             out.bytes(data);
         })
@@ -289,26 +289,26 @@ impl Session {
     /// Remembers the send of the packet last written.
     #[inline]
     pub(crate) fn note_send(&mut self, now: Time, op: Op) {
-        let (process, len) = (op.process, op.len);
+        let (order, len) = (op.order(), op.len);
         let op = self.ops.insert(Op { progress: len, chunks: 1, queued: false, ..op });
         let body = Body::Write { op, part: 0, len: len as u32, last: true, ack_now: false };
-        self.note_chunk(now, process, body, WRITE_BYTES + len as usize);
+        self.note_chunk(now, order, body, WRITE_BYTES + len as usize);
     }
 
     /// Writes a packet with one fetch or atomic operation, and gives its length;
     /// [`note_request`](Self::note_request) is to follow.
     #[inline]
     pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key<Op>) {
-        let (process, len) = (op.process, op.len);
+        let (order, len) = (op.order(), op.len);
         let key = self.ops.insert(Op { asked: len, chunks: 1, queued: false, ..op });
-        (self.write_chunk(now, process, buf, |session, out| session.encode_request(key, (0, len), out)), key)
+        (self.write_chunk(now, order, buf, |session, out| session.encode_request(key, (0, len), out)), key)
     }
 
     /// Remembers the request of the packet last written.
     #[inline]
     pub(crate) fn note_request(&mut self, now: Time, op: Key<Op>, tables: &mut Tables) {
         let found = self.ops.get(op).expect("it was just written");
-        let (process, len, is_long) = (found.process, found.len, found.is_long_fetch());
+        let (order, len, is_long) = (found.order(), found.len, found.is_long_fetch());
         let fetches = matches!(found.kind, OpKind::Fetch { .. });
         let (body, bytes) = match fetches {
             true => (Body::FetchRequest { op, start: 0, len }, FETCH_REQUEST_BYTES),
@@ -317,8 +317,8 @@ impl Session {
         if is_long {
             self.fetch_asked(len, tables);
         }
-        self.asked(process);
-        self.note_chunk(now, process, body, bytes);
+        self.asked(order.process);
+        self.note_chunk(now, order, body, bytes);
     }
 
     /// Remembers the chunks of a packet of about `bytes`; `before` was under way without it.
@@ -444,7 +444,7 @@ impl Session {
         let lane = self.lane(turn);
         let Some(&key) = lane.ops.front() else { return Taken::Empty };
         let alone = lane.ops.len() == 1;
-        let (taken_apart, last) = (self.queue_at(turn).taken_apart, self.queue_at(turn).last);
+        let taken_apart = self.queue_at(turn).taken_apart;
         let op = self.ops.get(key).expect("a queued operation is in the table");
         if turn < APART_TURNS && op.after > taken_apart {
             // What may be early is never late.
@@ -469,10 +469,10 @@ impl Session {
                 let all_left = op.len - op.progress;
                 // A chunk is of one range.
                 let left = op.ranges.as_ref().map_or(all_left, |ranges| ranges.place(op.progress, op.len).1);
-                let (part, wants_answer) = (op.progress, op.cookie.is_some());
+                let (part, order, wants_answer) = (op.progress, op.order(), op.cookie.is_some());
                 // One that takes more than a chunk has its last bytes wait for the rest.
                 let may_be_early = part == 0 && left == all_left;
-                let early = self.early_behind(last).filter(|_| may_be_early);
+                let early = self.early_of(order).filter(|_| may_be_early);
                 let marked = early_bytes(early);
                 let Some(mut take) = self.room_for(head + marked, left, packet) else { return Taken::Full };
                 if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
@@ -496,7 +496,7 @@ impl Session {
                 self.encode_write(key, part, take as u32, last, ack_now, &mut packet.out, tables, dma);
                 let bytes = take + if last { head } else { WRITE_BYTES + by_token };
                 let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
-                self.queue_at(turn).last = Some(number);
+                self.follow(order, number, early);
                 self.tx.push_in_flight(body, bytes, packet.number, early);
                 let op = self.ops.get_mut(key).expect("found above");
                 op.progress += take as u64;
@@ -511,7 +511,7 @@ impl Session {
 
     fn take_request(&mut self, turn: u16, key: Key<Op>, packet: &mut Packet<'_>, tables: &mut Tables) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
-        let (process, len, is_long) = (op.process, op.len, op.is_long_fetch());
+        let (process, order, len, is_long) = (op.process, op.order(), op.len, op.is_long_fetch());
         let (bytes, body, counts) = match op.kind {
             OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key, start: 0, len }, true),
             OpKind::Atomic(_) => (ATOMIC_REQUEST_BYTES, Body::AtomicRequest { op: key }, true),
@@ -528,11 +528,10 @@ impl Session {
             return Taken::Chunk;
         }
         // A flush waits for all that was sent before it, whoever sent it.
-        let last = self.queue_at(turn).last;
-        let early = self.early_behind(last).filter(|_| counts);
+        let early = self.early_of(order).filter(|_| counts);
         let Some(number) = self.start_whole(bytes, early, packet) else { return Taken::Full };
         self.encode_request(key, (0, len), &mut packet.out);
-        self.queue_at(turn).last = Some(number);
+        self.follow(order, number, early);
         self.tx.push_in_flight(body, bytes, packet.number, early);
         if counts {
             self.asked(process);

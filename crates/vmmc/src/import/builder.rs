@@ -73,9 +73,10 @@ impl ImportBuilder {
 
     /// Gives what goes through this import an order of its own: a send of up to 4 KiB, an append, a
     /// fetch or an atomic operation follows all that went through it before, and need not wait for
-    /// long ones of this process through other imports. So promises of `docs/memory-model.md` about
-    /// sends before it (M5 among them) are then about those through this import. By default the
-    /// operations of a process through a node are carried out in the order of the calls.
+    /// what this process has queued through other imports, nor for what of that was lost. So
+    /// promises of `docs/memory-model.md` about sends before it (M5 among them) are then about
+    /// those through this import. By default the operations of a process through a node are carried
+    /// out in the order of the calls.
     ///
     /// What goes through other imports still follows all that went through this one before, and so
     /// does [`Import::flush`]. On a mapped import nothing waits, and this changes nothing.
