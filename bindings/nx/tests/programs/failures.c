@@ -102,7 +102,7 @@ int main(int argc, char *argv[]) {
         cprobe(5);
     } else if (strcmp(what, "killed") == 0) {
         if (me == 1) {
-            /* Who is in gsync still when a node is lost gets an error, whatever that one has done. */
+            /* Who is in gsync still when a node is lost gets an error. */
             crecvx(3, bytes, 5, 0, -1, NULL);
             crecvx(3, bytes, 5, 2, -1, NULL);
             raise(SIGKILL);
