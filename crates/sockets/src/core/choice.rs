@@ -7,14 +7,13 @@
 //! and there is one verdict, which each of them follows at its next send.
 //!
 //! ```text
-//!                    32 turns each, later up to 16,384             a window in the ring pays
-//!   ┌──▶ KERNEL ────────────────────────────────────▶ TRY RING ──────────────────────────▶ RING ◀──┐
-//!   │      ▲  ▲    or a window in which losses cost more  │                                 │  │   │
-//!   │      │  └── it does not, or nobody comes into it ────┘          a window does not pay  │  │   │
-//!   │      └────────────────────────────────────────────────────────────────────────────────┘  │   │
-//!   │                                                         256 turns each, later 16,384     ▼   │
-//!   └── a window in the kernel is as good ──────────────────────────────────────────────── TRY KERNEL
-//!                                                                                it is not ──┘
+//! KERNEL      32 turns each, later up to 16,384; or a window of losses  ──▶ TRY RING
+//! TRY RING    a window pays                                             ──▶ RING
+//! TRY RING    it does not, or nobody comes into it                      ──▶ KERNEL
+//! RING        a window does not pay                                     ──▶ KERNEL
+//! RING        256 turns each, later up to 16,384                        ──▶ TRY KERNEL
+//! TRY KERNEL  a window is as good                                       ──▶ KERNEL
+//! TRY KERNEL  it is not                                                 ──▶ RING
 //! ```
 //!
 //! Invariant: nothing here decides where a byte goes; it is advice. A verdict is exchanged by one

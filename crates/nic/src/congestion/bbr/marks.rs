@@ -12,6 +12,8 @@ use crate::limits::{BBR_MARKS_FULL, BBR_MARKS_WEIGHT, WINDOW_MAX_BYTES};
 
 impl Bbr {
     pub(super) fn take_marks(&mut self, marked: &Marked) {
+        // The end of a probe begins to count anew.
+        let arrived = self.inflight_latest;
         if marked.first {
             self.undo = None;
             self.end_probe_by_mark(marked);
@@ -20,7 +22,7 @@ impl Bbr {
         match self.state {
             State::Startup if marked.mean.is_none() || part >= BBR_MARKS_FULL => self.end_startup_by_marks(),
             State::Startup | State::Drain | State::Refill | State::Up => {}
-            State::Down | State::Cruise | State::ProbeRtt => self.make_room(marked.mean),
+            State::Down | State::Cruise | State::ProbeRtt => self.make_room(marked.mean, arrived),
         }
     }
 
@@ -44,14 +46,14 @@ impl Bbr {
         }
     }
 
-    /// A round trip with marks is over.
-    fn make_room(&mut self, mean: Option<u64>) {
+    /// A round trip with marks is over, in which so many bytes have arrived.
+    fn make_room(&mut self, mean: Option<u64>, arrived: u64) {
         let lo = self.bounds.inflight_lo.unwrap_or(self.window).min(WINDOW_MAX_BYTES) as u64;
         let less = match mean {
             None => lo * BETA / 100,
             Some(mean) => lo - lo * mean / 1_024 * BBR_MARKS_WEIGHT / 1_024,
         };
-        let floor = self.inflight_latest.min(self.pipe(100) as u64).min(lo);
+        let floor = arrived.min(self.pipe(100) as u64).min(lo);
         self.bounds.inflight_lo = Some(less.max(floor).max(self.window_min() as u64) as usize);
     }
 }

@@ -120,6 +120,16 @@ fn room_is_made_down_to_what_arrives_or_what_the_path_holds() {
 }
 
 #[test]
+fn a_first_mark_that_ends_its_round_trip_too_leaves_what_arrived_in_it() {
+    for mean in [None, Some(ALL)] {
+        let mut bbr = model(State::Up);
+        (bbr.window, bbr.inflight_latest) = (PIPE, 90_000);
+        bbr.take_marks(&Marked { round: Some(ALL), ..first(mean, PIPE) });
+        assert_eq!((bbr.state, bbr.bounds.inflight_lo), (State::Down, Some(90_000)), "{mean:?}");
+    }
+}
+
+#[test]
 fn a_mark_leaves_nothing_of_a_loss_to_be_undone() {
     for mean in [None, Some(ALL)] {
         let mut bbr = model(State::Cruise);
