@@ -137,6 +137,19 @@ fn memory_may_change_when_its_send_is_done_even_if_references_to_it_are_under_wa
 }
 
 #[test]
+fn the_rest_of_a_send_is_not_cut_up_to_fill_the_packet_that_lends() {
+    let (mut world, source, _, import) = lending(3);
+    world.faults = Faults::default();
+    world.tape = Some(Vec::new());
+    // Fifteen pages are lent, and the last one does not fit beside them.
+    world.send_region(0, source, import, 65_536, 7);
+    assert_eq!(world.completion(0, 7), Ok(65_536));
+    let tape = world.tape.take().expect("it was put there");
+    let long: Vec<usize> = tape.iter().map(|(.., datagram)| datagram.len()).filter(|len| *len > 1_000).collect();
+    assert!(matches!(long[..], [61_440..=61_700, 4_096..=4_300]), "{long:?}");
+}
+
+#[test]
 fn what_a_fetch_reads_never_goes_by_reference() {
     let (mut world, source, target, import) = lending(1);
     world.fill(1, target, |index| (index / 100) as u8);

@@ -476,8 +476,10 @@ impl Session {
                 let marked = early_bytes(early);
                 let Some(mut take) = self.room_for(head + marked, left, packet) else { return Taken::Full };
                 if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
-                    if self.lent.is_some() && left >= LENT_BYTES_MIN as u64 {
-                        // A packet lends one piece; this one goes from its place with the next.
+                    // A packet lends one piece; this one goes from its place with the next. Nor is
+                    // the rest of a transfer cut up to fill this one: its other half would take a
+                    // packet too, and both would be copied and summed up.
+                    if self.lent.is_some() && (left >= LENT_BYTES_MIN as u64 || (take as u64) < left) {
                         return Taken::Full;
                     }
                     if (take as u64) < left && take >= LENT_PAGES_BYTES_MIN {
