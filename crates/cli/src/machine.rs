@@ -75,8 +75,29 @@ pub(crate) fn node_cores() -> [Option<usize>; 2] {
 /// Puts the calling thread, and what it starts from now on, on one processor. A refusal leaves it
 /// where it is: the figures are then noisier, not wrong.
 pub(crate) fn pin(core: usize) {
+    keep_to(&[core]);
+}
+
+/// Puts the calling thread on the last processor, which others [leave](leave_last) to it.
+pub(crate) fn take_last(all: &[usize]) {
+    if let [_, .., last] = all {
+        pin(*last);
+    }
+}
+
+/// Keeps the calling thread, and what it starts from now on, off the last processor; where there is
+/// only one it stays there.
+pub(crate) fn leave_last(all: &[usize]) {
+    if let [first @ .., _] = all
+        && !first.is_empty()
+    {
+        keep_to(first);
+    }
+}
+
+fn keep_to(cores: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
+    cores.iter().for_each(|core| set.set(*core));
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
@@ -142,5 +163,24 @@ mod tests {
         assert!(machine.cores >= 1 && !machine.kernel.is_empty());
         assert!(machine.to_string().contains("Linux"));
         assert!(cores().contains(&core_pair().0));
+    }
+
+    #[test]
+    fn a_thread_that_takes_the_last_processor_has_it_to_itself() {
+        let all = cores();
+        let on = |place: fn(&[usize])| {
+            let all = all.clone();
+            std::thread::spawn(move || {
+                place(&all);
+                cores()
+            })
+            .join()
+            .unwrap()
+        };
+        let (taken, left) = (on(take_last), on(leave_last));
+        match all.split_last() {
+            Some((last, rest)) if !rest.is_empty() => assert_eq!((taken, left), (vec![*last], rest.to_vec())),
+            _ => assert_eq!((&taken, &left), (&all, &all)),
+        }
     }
 }

@@ -17,6 +17,7 @@ mod wire;
 use super::TaskError;
 use super::stats::Sample;
 use crate::limits::{PARTNER_WAIT, PING_PAUSE, PINGS_ALONE_MAX, WIRE_MTU, WIRE_QUEUE};
+use crate::machine;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +77,10 @@ impl Home {
     fn open(address: Ipv4Addr) -> Result<(Home, Tun), TaskError> {
         let (jobs, inbox) = mpsc::channel::<Job>();
         let (ready, opened) = mpsc::channel();
+        let all = machine::cores();
         std::thread::Builder::new().name("namespace".into()).spawn(move || {
+            // The last one is the link's.
+            machine::leave_last(&all);
             let tun = Tun::in_new_network(address, 24, WIRE_MTU, WIRE_QUEUE);
             let open = tun.is_ok();
             let _ = ready.send(tun);

@@ -2,10 +2,12 @@
 //! reordering, the same in both directions.
 //!
 //! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
-//! rate and the delay after that; with the same seed the same packets are lost.
+//! rate and the delay after that; with the same seed the same packets are lost. Its thread has a
+//! processor of its own where there are two: beside one who polls it would be a link that stops.
 
 use super::super::TaskError;
 use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX};
+use crate::machine;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::cmp::Reverse;
@@ -123,7 +125,9 @@ impl Wire {
         let wanted = Arc::new(Mutex::new(Some(conditions)));
         let stop = Arc::new(AtomicBool::new(false));
         let (changes, ending) = (Arc::clone(&wanted), Arc::clone(&stop));
+        let all = machine::cores();
         let thread = std::thread::Builder::new().name("wire".into()).spawn(move || {
+            machine::take_last(&all);
             // A wake-up a few microseconds late is a delay that nobody asked for.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             carry(&ends, &changes, &ending);
