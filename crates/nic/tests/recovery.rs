@@ -152,6 +152,60 @@ fn a_packet_that_three_later_ones_overtake_is_lost_at_once() {
     assert_eq!(s.peer(0).window_bytes, window / 10 * 7, "reduced once");
 }
 
+/// Sends some hundred packets at once, of which the first ones fare like this and the others arrive;
+/// those that do come one after another. How many others there were, and how many acknowledgements
+/// were given before anything could come again.
+fn told_of(first: &[Fate]) -> (u64, u64) {
+    let mut s = setup();
+    // The window grows to what is to be sent at once.
+    s.world.send_region(0, s.source, s.import, 1 << 20, 1_000);
+    assert_eq!(s.world.completion(0, 1_000), Ok(1 << 20));
+    s.world.run_for(10 * DELAY);
+    let (mut fates, mut number) = (VecDeque::from(first.to_vec()), 0);
+    s.world.script = Some(Box::new(move |node, _| {
+        if node == 0 {
+            return Fate::Arrives;
+        }
+        number += 1;
+        fates.pop_front().filter(|fate| *fate != Fate::Arrives).unwrap_or(Fate::Late(number * US))
+    }));
+    let before = s.stats(0).packets_out;
+    s.world.tape = Some(Vec::new());
+    s.world.send_region(0, s.source, s.import, 100_000, 1_001);
+    s.world.run_for(DELAY + DELAY * 3 / 4);
+    let behind = s.stats(0).packets_out - before - first.len() as u64;
+    let tape = s.world.tape.take().expect("it was put there");
+    assert_eq!(s.world.completion(0, 1_001), Ok(100_000));
+    (behind, tape.iter().filter(|(from, ..)| *from == addr(1, 0)).count() as u64)
+}
+
+/// Acknowledgements of so many packets behind a gap.
+fn told_behind_a_gap(packets: u64) -> u64 {
+    let singly = limits::REORDER_PACKETS;
+    singly + (packets - singly) / u64::from(limits::ACK_EVERY_PACKETS)
+}
+
+#[test]
+fn packets_behind_a_gap_are_told_of_one_by_one_until_it_is_known_as_a_loss_and_then_as_ever() {
+    let (behind, told) = told_of(&[Fate::Lost]);
+    assert!(behind > 50, "{behind}");
+    assert_eq!(told, told_behind_a_gap(behind));
+}
+
+#[test]
+fn a_packet_that_closes_a_gap_in_part_is_told_of_at_once() {
+    let (behind, told) = told_of(&[Fate::Lost, Fate::Late(DELAY / 2)]);
+    assert_eq!(told, told_behind_a_gap(behind) + 1);
+}
+
+#[test]
+fn a_gap_behind_a_gap_is_told_of_like_the_first_one() {
+    let between = 9;
+    let first = [&[Fate::Lost][..], &vec![Fate::Arrives; between], &[Fate::Lost]].concat();
+    let (behind, told) = told_of(&first);
+    assert_eq!(told, told_behind_a_gap(between as u64) + told_behind_a_gap(behind));
+}
+
 #[test]
 fn a_packet_that_fewer_overtake_has_a_quarter_of_a_round_trip() {
     let delay = 2 * MS;

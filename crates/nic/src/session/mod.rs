@@ -227,6 +227,8 @@ struct Rx {
     pending_bytes: usize,
     ack_now: bool,
     ack_deadline: Option<Time>,
+    /// So many packets behind the newest gap are acknowledged one by one still.
+    told_singly: u64,
 }
 
 /// Turns from here on are those of operations apart, by process slot; below are those in order.
@@ -367,6 +369,7 @@ impl Session {
                 pending_bytes: 0,
                 ack_now: false,
                 ack_deadline: None,
+                told_singly: 0,
             },
             ops: Slab::default(),
             queues: Vec::new(),

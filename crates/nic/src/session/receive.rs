@@ -8,7 +8,9 @@ use crate::command::Dma;
 use crate::error::OpError;
 use crate::event::Sender;
 use crate::ids::{ImportId, NodeName, ProcessId, RegionRef};
-use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN};
+use crate::limits::{
+    ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN, REORDER_PACKETS,
+};
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
 use crate::slab::Key;
@@ -131,7 +133,9 @@ impl Session {
         }
     }
 
-    /// Counts a packet that calls for an acknowledgement.
+    /// Counts a packet that calls for an acknowledgement. Each of the first behind a gap calls for
+    /// one at once [RFC 9000 §13.2.1], so that the sender knows of the loss as early as it may; those
+    /// that follow them are no news, and each would cost both sides as much as a packet.
     fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
         let rx = &mut self.rx;
         if number >= rx.largest {
@@ -143,7 +147,11 @@ impl Session {
         let enough = rx.pending_packets >= ACK_EVERY_PACKETS
             || (rx.pending_packets >= 2
                 && (rx.pending_bytes >= ACK_EVERY_BYTES || rx.pending_bytes >= self.receive_budget / 4));
-        rx.ack_now |= enough || !rx.held.is_empty();
+        if !rx.held.is_empty() && rx.told_singly > 0 {
+            rx.told_singly -= 1;
+            rx.ack_now = true;
+        }
+        rx.ack_now |= enough;
         if !rx.ack_now {
             rx.ack_deadline.get_or_insert(now + ACK_DELAY);
         }
@@ -194,9 +202,15 @@ impl Session {
     /// Keeps a chunk beyond a gap, or nothing of one that is to be processed now; false: it cannot,
     /// or has it.
     pub(super) fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) -> bool {
-        self.rx.ack_now = true;
         let index = seq - self.rx.next - 1;
+        let behind_all = self.rx.held.len() as u64;
+        if self.rx.held.is_empty() || index > behind_all {
+            self.rx.told_singly = REORDER_PACKETS;
+        }
+        // An older gap closes in part.
+        self.rx.ack_now |= index < behind_all;
         if index >= CHUNK_WINDOW || bytes.len() > self.room_to_hold(tables) {
+            self.rx.ack_now = true;
             tables.stats.out_of_window += 1;
             return false;
         }
