@@ -65,6 +65,8 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod published;
 #[cfg(not(loom))]
+pub mod queues;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
 pub mod reservation;

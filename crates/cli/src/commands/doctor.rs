@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use vmmc_host::fault::Faults;
 use vmmc_host::pin::PinSpace;
+use vmmc_host::queues::Queues;
 use vmmc_host::udp::{ReceiveBuffer, UdpPort};
 use vmmc_host::{Protection, Region, memory};
 
@@ -222,19 +223,34 @@ const MARKING_QUEUES: [&str; 6] = ["fq_codel", "codel", "cake", "fq_pie", "dualp
 
 /// Whether sockets can ask queues for marks and see them, and what this machine's own queues do.
 fn marks() -> Finding {
+    let default = read_to_string("/proc/sys/net/core/default_qdisc").ok();
+    let own = vmmc_host::queues::of_interfaces().unwrap_or_default();
+    marks_of(codepoint_arrives().unwrap_or(false), &own, default.as_deref().map_or("?", str::trim))
+}
+
+/// The same, of these queues of interfaces and this one of interfaces that come up later.
+fn marks_of(asks: bool, own: &[Queues], default: &str) -> Finding {
     let about = "marks of queues (ECN)";
-    let queue = read_to_string("/proc/sys/net/core/default_qdisc").ok();
-    let queue = queue.as_deref().map_or("?", str::trim);
-    if !codepoint_arrives().unwrap_or(false) {
+    let each = own.iter().map(|queues| {
+        let kinds: Vec<&str> = queues.kinds.iter().map(String::as_str).collect();
+        format!("{} has {}", queues.interface, kinds.join(" and "))
+    });
+    let queues = each.chain([format!("new interfaces get {default}")]).collect::<Vec<_>>().join(", ");
+    if !asks {
         let advice = "nodes learn of full queues by losses; a container or firewall may forbid IP_TOS or clear it";
-        return note(about, format!("sockets cannot ask or do not see them; new queues are {queue}"), advice);
+        return note(about, format!("sockets cannot ask or do not see them; {queues}"), advice);
     }
-    if MARKING_QUEUES.contains(&queue) {
-        return good(about, format!("sockets ask and see them; new queues are {queue}, which marks"));
-    }
-    let advice = "where this machine is the bottleneck a queue that marks loses fewer packets: \
-                  `sysctl -w net.core.default_qdisc=fq_codel` as root, for interfaces that come up later";
-    note(about, format!("sockets ask and see them; new queues are {queue}, which does not mark"), advice)
+    let marks = |kind: &str| MARKING_QUEUES.contains(&kind);
+    let silent = own.iter().find(|queues| !queues.kinds.iter().all(|kind| marks(kind)));
+    let how = match silent {
+        Some(Queues { interface, .. }) => format!("`tc qdisc replace dev {interface} root fq_codel` as root"),
+        None if !own.is_empty() || marks(default) => {
+            return good(about, format!("sockets ask and see them; {queues}; those in use mark"));
+        }
+        None => "`sysctl -w net.core.default_qdisc=fq_codel` as root, for interfaces that come up later".to_string(),
+    };
+    let advice = format!("where this machine is the bottleneck a queue that marks loses fewer packets: {how}");
+    note(about, format!("sockets ask and see them; {queues}; not all of them mark"), advice)
 }
 
 /// Sends itself a datagram that asks for marks; whether it arrives so.
@@ -389,6 +405,29 @@ fn tools() -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_are_well_if_each_interface_has_one_that_marks() {
+        let queues = |interface: &str, kinds: &[&str]| Queues {
+            interface: interface.into(),
+            kinds: kinds.iter().map(|kind| kind.to_string()).collect(),
+        };
+        let (marks, drops) = (queues("eth0", &["fq_codel"]), queues("eth1", &["fq_codel", "pfifo_fast"]));
+        let own = marks_of(true, &[marks.clone()], "pfifo_fast");
+        assert_eq!((own.state, own.advice.as_str()), (State::Good, ""));
+        assert!(
+            own.found.ends_with("eth0 has fq_codel, new interfaces get pfifo_fast; those in use mark"),
+            "{}",
+            own.found
+        );
+        let one_drops = marks_of(true, &[marks, drops], "fq_codel");
+        assert!(one_drops.found.contains("eth1 has fq_codel and pfifo_fast"), "{}", one_drops.found);
+        assert!(one_drops.state == State::Note && one_drops.advice.contains("dev eth1 root"), "{}", one_drops.advice);
+        // Where the kernel does not tell of interfaces, what new ones get is all that is known.
+        assert_eq!(marks_of(true, &[], "fq_codel").state, State::Good);
+        assert!(marks_of(true, &[], "pfifo_fast").advice.contains("default_qdisc=fq_codel"));
+        assert!(marks_of(false, &[], "fq_codel").advice.contains("IP_TOS"));
+    }
 
     #[test]
     fn huge_pages_are_well_only_where_exports_have_some_and_small_ones_take_no_more() {
