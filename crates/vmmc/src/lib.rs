@@ -169,6 +169,7 @@ pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
 pub use target::{AnyTarget, PostTarget, Scatter, Target};
 pub use token_region::{TokenRegion, TokenRegionBuilder};
+pub use token_send::Posted;
 pub use tokens::{Arrival, ByToken, PayloadToken, TokenBuffer, TokenPool, TokenRefused, TokenTable, TokenTableBuilder};
 #[doc(hidden)]
 pub use trace::{LeftBehind, left_behind};

@@ -11,9 +11,52 @@ use crate::import::{Import, SendOptions, Shared};
 use crate::slots::Hold;
 use crate::source::{self, Piece, Source, joined};
 use crate::tokens::PayloadToken;
+use std::sync::Arc;
 use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
 use vmmc_host::control::ExportKind;
 use vmmc_nic::{OpError, Rights, TokenPart};
+
+/// A payload by token under way; made by [`Import::post_token`] and
+/// [`Connection::post_by_token_within`](crate::Connection::post_by_token_within). Dropping it
+/// abandons the answer, not the payload: registered memory that it is of stays alive until it is
+/// done.
+#[derive(Default)]
+#[must_use = "a payload that nobody waits for is abandoned"]
+pub struct Posted {
+    /// None: it was done when it was posted.
+    shared: Option<Arc<Shared>>,
+    tickets: Vec<Ticket>,
+}
+
+impl Posted {
+    fn new(shared: &Arc<Shared>, tickets: Vec<Ticket>) -> Posted {
+        Posted { shared: (!tickets.is_empty()).then(|| shared.clone()), tickets }
+    }
+
+    /// Whether its source may be changed, as far as has been heard from the node. Waits for
+    /// nothing, and takes no answers: waits and polls of the session do.
+    pub fn is_done(&self) -> bool {
+        self.tickets.iter().all(Ticket::is_done)
+    }
+
+    /// Waits the session's timeout until its source may be changed. One that its token does not
+    /// let in is done too.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn wait(self) -> Result<(), TransferError> {
+        match self.shared {
+            Some(shared) => shared.end_token(self.tickets),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Posted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Posted").field("is_done", &self.is_done()).finish_non_exhaustive()
+    }
+}
 
 /// In the command of a payload: key and tag.
 const WORDS: u8 = flags::WORD | flags::COUNTER;
@@ -33,10 +76,35 @@ impl Import {
     pub fn send_token<'a>(&self, token: PayloadToken, tag: u64, source: impl Source<'a>) -> Result<(), TransferError> {
         let shared = &*self.shared;
         let (part, entries) = shared.check_token(token, tag, &source)?;
-        let Some(mapped) = &self.mapped_table else { return shared.send_token_engine(&part, &source) };
+        let Some(mapped) = &self.mapped_table else {
+            let mut tickets = Vec::new();
+            let posted = shared.post_token_engine(&part, &source, &mut tickets);
+            shared.end_token(tickets)?;
+            return posted;
+        };
         let sent =
             mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
         shared.unless_refused(sent)
+    }
+
+    /// As [`send_token`](Self::send_token), but does not wait until the other node has the payload:
+    /// until it is done, or after an error, what is registered of the source may still be read.
+    ///
+    /// # Errors
+    /// As for [`send_token`](Self::send_token).
+    pub fn post_token(
+        &self,
+        token: PayloadToken,
+        tag: u64,
+        source: impl Source<'static>,
+    ) -> Result<Posted, TransferError> {
+        if self.mapped_table.is_some() {
+            return self.send_token(token, tag, source).map(|()| Posted::default());
+        }
+        let (part, _) = self.shared.check_token(token, tag, &source)?;
+        let mut tickets = Vec::new();
+        self.shared.post_token_engine(&part, &source, &mut tickets)?;
+        Ok(Posted::new(&self.shared, tickets))
     }
 }
 
@@ -77,9 +145,14 @@ impl Shared {
         command
     }
 
-    /// Sends by the engine: what is short in the descriptor, else as the source goes. Returns when
-    /// that may be changed.
-    fn send_token_engine<'a>(&self, token: &TokenPart, source: &impl source::Sealed<'a>) -> Result<(), TransferError> {
+    /// Posts to the engine: what is short in the descriptor, else as the source goes. What is to be
+    /// waited for before that may be changed goes to `tickets`.
+    fn post_token_engine<'a>(
+        &self,
+        token: &TokenPart,
+        source: &impl source::Sealed<'a>,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), TransferError> {
         self.check_deferred()?;
         let limit = &self.limit(SendOptions::default());
         count(&self.core.counters.send_bytes, token.total);
@@ -89,14 +162,18 @@ impl Shared {
             command.flags |= flags::INLINE;
             return self.post(&command, &joined(source), limit);
         }
-        let mut tickets = Vec::new();
-        let posted = source.post_token(self, token, 0, &mut tickets);
+        source.post_token(self, token, 0, tickets)
+    }
+
+    /// Waits until the source of a posted payload may be changed.
+    fn end_token(&self, tickets: Vec<Ticket>) -> Result<(), TransferError> {
+        let limit = &self.limit(SendOptions::default());
         for mut ticket in tickets {
             let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
             self.core.release(hold);
             self.unless_refused(result.map(drop))?;
         }
-        posted
+        Ok(())
     }
 
     /// Posts a copy by way of staging memory, in parts.

@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use crate::session::Session;
 use crate::source::Source;
+use crate::token_send::Posted;
 use crate::tokens::PayloadToken;
 use crate::transfer::Transfer;
 use std::collections::VecDeque;
@@ -273,44 +274,72 @@ impl Connection {
         payload: impl Source<'a>,
         timeout: Duration,
     ) -> Result<(), MessageError> {
-        if control.len() > CONTROL_MESSAGE_BYTES_MAX {
-            return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
-        }
-        if self.credit.room(0).is_none() {
-            self.wait_for_room(0, timeout)?;
-        }
-        let (tag, len) = (self.number.wrapping_add(self.credit.sent()), payload.len_bytes());
-        self.put_by_token(token, tag, payload)?;
-        let head = Head { control: control.len(), payload: Payload::ByToken(len) };
-        self.put_message(control, head, Some((token, tag))).map_err(|error| self.transfer_error(error))
+        let len = payload.len_bytes();
+        self.put_by_token(control, token, len, timeout, |table, tag| table.send_token(token, tag, payload))
+    }
+
+    /// As [`send_by_token_within`](Self::send_by_token_within), but does not wait until another
+    /// node has the payload: until it is done, what is registered of it may still be read.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn post_by_token_within(
+        &mut self,
+        control: &[u8],
+        token: PayloadToken,
+        payload: impl Source<'static>,
+        timeout: Duration,
+    ) -> Result<Posted, MessageError> {
+        let len = payload.len_bytes();
+        self.put_by_token(control, token, len, timeout, |table, tag| table.post_token(token, tag, payload))
     }
 
     fn transfer_error(&self, error: TransferError) -> MessageError {
         MessageError::Transfer { endpoint: self.endpoint.clone(), error }
     }
 
+    /// Sends a payload of `len` bytes by token, and the message that says so.
+    fn put_by_token<P: Default>(
+        &mut self,
+        control: &[u8],
+        token: PayloadToken,
+        len: u64,
+        timeout: Duration,
+        put: impl FnOnce(&Import, u64) -> Result<P, TransferError>,
+    ) -> Result<P, MessageError> {
+        if control.len() > CONTROL_MESSAGE_BYTES_MAX {
+            return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
+        }
+        if self.credit.room(0).is_none() {
+            self.wait_for_room(0, timeout)?;
+        }
+        let tag = self.number.wrapping_add(self.credit.sent());
+        let payload = self.put_payload(token, |table| put(table, tag))?;
+        let head = Head { control: control.len(), payload: Payload::ByToken(len) };
+        let sent = self.put_message(control, head, Some((token, tag)));
+        sent.map(|()| payload).map_err(|error| self.transfer_error(error))
+    }
+
     /// Sends a payload by token, unless the token is of no table that is there.
-    fn put_by_token<'a>(
+    fn put_payload<P: Default>(
         &mut self,
         token: PayloadToken,
-        tag: u64,
-        payload: impl Source<'a>,
-    ) -> Result<(), MessageError> {
+        put: impl FnOnce(&Import) -> Result<P, TransferError>,
+    ) -> Result<P, MessageError> {
         let (mapped, core) = (self.is_mapped(), self.session.core().clone());
-        let Some(table) = self.table(token)? else { return Ok(()) };
-        let sent = core.corked(|| table.send_token(token, tag, payload)).and_then(|()| match table.as_ptr() {
+        let Some(table) = self.table(token)? else { return Ok(P::default()) };
+        let sent = core.corked(|| put(table)).and_then(|payload| match table.as_ptr() {
             // The message does not go through the node, so the payload comes first.
-            None if mapped => table.flush(),
-            _ => Ok(()),
+            None if mapped => table.flush().map(|()| payload),
+            _ => Ok(payload),
         });
         match sent {
-            Ok(()) => Ok(()),
             // The owner has replaced the table; it says so of the payload.
             Err(TransferError::Revoked { .. }) => {
                 self.tables.retain(|table| table.export_id() != token.table);
-                Ok(())
+                Ok(P::default())
             }
-            Err(error) => Err(self.transfer_error(error)),
+            sent => sent.map_err(|error| self.transfer_error(error)),
         }
     }
 
