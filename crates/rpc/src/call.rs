@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::error::RpcError;
 use crate::figures::Counted;
 use crate::limits::FAILURE_BYTES_MAX;
-use crate::link::{BulkResult, Link, NO_BULK};
+use crate::link::{Bulk, BulkResult, Changing, Link, NO_BULK, Staying};
 use crate::wire::{Request, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -171,7 +171,20 @@ impl Call {
         match (bulk.check(), self.head.token) {
             (Err(error), _) => self.fail(&format!("its bulk result: {error}")),
             (Ok(()), None) => self.end(Status::Done, result, NO_BULK),
-            (Ok(()), Some(token)) => self.end(Status::Done, result, Some((token, bulk))),
+            (Ok(()), Some(token)) => self.end(Status::Done, result, Some((token, Changing(bulk)))),
+        }
+    }
+
+    /// As [`answer_with_bulk`](Self::answer_with_bulk), out of memory that stays as it is until the
+    /// caller has the answer: what others write there meanwhile may go instead, in parts. So
+    /// registered memory goes to other nodes without a copy on the way from every thread, also one
+    /// that takes calls, and nobody waits for a node. Answers that find earlier ones waiting are
+    /// copied, and so are those of a caller whose node does not say that it has them.
+    pub fn answer_in_place(self, result: &[u8], bulk: impl Source<'static>) {
+        match (bulk.check(), self.head.token) {
+            (Err(error), _) => self.fail(&format!("its bulk result: {error}")),
+            (Ok(()), None) => self.end(Status::Done, result, NO_BULK),
+            (Ok(()), Some(token)) => self.end(Status::Done, result, Some((token, Staying(bulk)))),
         }
     }
 
@@ -231,11 +244,11 @@ impl Call {
         self.link.answer(self.head.id, status, b"");
     }
 
-    fn end<'a>(mut self, status: Status, result: &[u8], bulk: BulkResult<impl Source<'a>>) {
+    fn end<'a>(mut self, status: Status, result: &[u8], bulk: BulkResult<impl Bulk<'a>>) {
         self.close(status, result, bulk);
     }
 
-    fn close<'a>(&mut self, status: Status, result: &[u8], bulk: BulkResult<impl Source<'a>>) {
+    fn close<'a>(&mut self, status: Status, result: &[u8], bulk: BulkResult<impl Bulk<'a>>) {
         self.open = false;
         if !self.link.server.is_here() {
             return;

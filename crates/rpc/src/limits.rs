@@ -20,6 +20,10 @@ pub const PASSED_MAX: usize = 1 << 16;
 /// Processes that a server is connected to for answers: as many as an endpoint has senders. Those
 /// that one process has it connect to are no more than are then free.
 pub const LINKS_MAX: usize = 2048;
+/// Answers to one client whose bulk goes out of its place and has not all arrived: enough to keep a
+/// client busy. Each has one of the places for transfers of the server's session, so a client whose
+/// node is silent holds no more of them; what is given beyond that is copied.
+pub const ANSWERS_IN_PLACE_MAX: usize = 32;
 /// Answers to one client that it has no room for: as many as it can ask for. One that lets more
 /// come together does not take them, and is forgotten.
 pub const ANSWERS_WAITING_MAX: usize = CALLS_MAX;

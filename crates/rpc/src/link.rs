@@ -3,7 +3,9 @@
 //! Invariant: answers go in the order in which they were given. One that finds no room waits here,
 //! and nobody waits for it: a caller that takes no answers holds up itself.
 
-use crate::limits::{ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX};
+use crate::limits::{
+    ANSWERS_IN_PLACE_MAX, ANSWERS_UNCONNECTED_BYTES_MAX, ANSWERS_WAITING_BYTES_MAX, ANSWERS_WAITING_MAX, BODY_BYTES_MAX,
+};
 use crate::server::Shared;
 use crate::wire::{ANSWER_INLINE_BYTES_MAX, CallId, Encoded, Message, Origin, Status};
 use std::cell::Cell;
@@ -11,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
-use vmmc::{Connection, Copied, MessageError, PayloadToken, Source, TransferError};
+use vmmc::{Connection, Copied, MessageError, PayloadToken, Posted, Source, TransferError};
 
 /// A process: session of its node, and number there.
 pub(crate) type Asker = (u32, u32);
@@ -48,6 +50,8 @@ struct Out {
     connection: Option<Connection>,
     waiting: VecDeque<Answer>,
     waiting_bytes: usize,
+    /// Bulk under way out of its place.
+    posted: VecDeque<Posted>,
 }
 
 /// An answer that waits.
@@ -99,13 +103,78 @@ fn takes_calls() -> bool {
 }
 
 /// A bulk result, for the buffer of the caller's token.
-pub(crate) type BulkResult<S> = Option<(PayloadToken, S)>;
+pub(crate) type BulkResult<B> = Option<(PayloadToken, B)>;
 /// None of any kind.
-pub(crate) const NO_BULK: BulkResult<&[u8]> = None;
+pub(crate) const NO_BULK: BulkResult<Changing<&[u8]>> = None;
+
+/// Memory of a bulk result, and what may become of it when that has been given.
+pub(crate) trait Bulk<'a> {
+    /// Sends it with an answer, if there is room now.
+    fn give(
+        &self,
+        connection: &mut Connection,
+        posted: &mut VecDeque<Posted>,
+        control: &[u8],
+        token: PayloadToken,
+    ) -> Result<(), MessageError>;
+
+    /// A copy, for later. It is inside of its memory.
+    fn copied(self) -> Vec<u8>;
+}
+
+/// Memory that may be changed.
+pub(crate) struct Changing<S>(pub(crate) S);
+
+/// Memory that stays as it is until the caller has it.
+pub(crate) struct Staying<S>(pub(crate) S);
+
+impl<'a, S: Source<'a>> Bulk<'a> for Changing<S> {
+    fn give(
+        &self,
+        connection: &mut Connection,
+        _: &mut VecDeque<Posted>,
+        control: &[u8],
+        token: PayloadToken,
+    ) -> Result<(), MessageError> {
+        if takes_calls() {
+            // Other callers do not wait for the node of this one.
+            return connection.send_by_token_within(control, token, Copied(self.0.clone()), Duration::ZERO);
+        }
+        connection.send_by_token_within(control, token, self.0.clone(), Duration::ZERO)
+    }
+
+    fn copied(self) -> Vec<u8> {
+        self.0.copied().expect("it is inside of its memory")
+    }
+}
+
+impl<S: Source<'static>> Bulk<'static> for Staying<S> {
+    fn give(
+        &self,
+        connection: &mut Connection,
+        posted: &mut VecDeque<Posted>,
+        control: &[u8],
+        token: PayloadToken,
+    ) -> Result<(), MessageError> {
+        while posted.front().is_some_and(Posted::is_done) {
+            posted.pop_front();
+        }
+        if posted.len() >= ANSWERS_IN_PLACE_MAX {
+            return connection.send_by_token_within(control, token, Copied(self.0.clone()), Duration::ZERO);
+        }
+        let under_way = connection.post_by_token_within(control, token, self.0.clone(), Duration::ZERO)?;
+        posted.push_back(under_way);
+        Ok(())
+    }
+
+    fn copied(self) -> Vec<u8> {
+        Changing(self.0).copied()
+    }
+}
 
 impl Link {
     pub(crate) fn new(number: u64, origin: Origin, asker: Asker, via: Option<Arc<Link>>, server: Arc<Shared>) -> Link {
-        let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0 };
+        let out = Out { connection: None, waiting: VecDeque::new(), waiting_bytes: 0, posted: VecDeque::new() };
         Link {
             number,
             origin,
@@ -172,7 +241,7 @@ impl Link {
         id: CallId,
         status: Status,
         result: &[u8],
-        bulk: BulkResult<impl Source<'a>>,
+        bulk: BulkResult<impl Bulk<'a>>,
     ) -> bool {
         let inline = result.len() <= ANSWER_INLINE_BYTES_MAX;
         let (body, long) = if inline { (result, &[][..]) } else { (&[][..], result) };
@@ -182,27 +251,21 @@ impl Link {
     }
 
     /// False: the caller takes no long results.
-    fn send<'a>(&self, id: Option<CallId>, control: &[u8], result: &[u8], bulk: BulkResult<impl Source<'a>>) -> bool {
+    fn send<'a>(&self, id: Option<CallId>, control: &[u8], result: &[u8], bulk: BulkResult<impl Bulk<'a>>) -> bool {
         let mut out = self.out();
         if self.is_dead() {
             id.into_iter().for_each(|id| self.undelivered(id));
             return true;
         }
         let direct = out.waiting.is_empty();
-        if let Some(connection) = out.connection.as_mut() {
+        if let Out { connection: Some(connection), posted, .. } = &mut *out {
             let most = connection.frame_bytes() as usize;
             if most == 0 && !result.is_empty() {
                 return false;
             }
             let sent = match &bulk {
                 _ if !direct => None,
-                // Other callers do not wait for the node of this one.
-                Some((token, bulk)) if result.is_empty() && takes_calls() => {
-                    Some(connection.send_by_token_within(control, *token, Copied(bulk.clone()), Duration::ZERO))
-                }
-                Some((token, bulk)) if result.is_empty() => {
-                    Some(connection.send_by_token_within(control, *token, bulk.clone(), Duration::ZERO))
-                }
+                Some((token, bulk)) if result.is_empty() => Some(bulk.give(connection, posted, control, *token)),
                 None if result.len() <= most => Some(connection.send_within(control, result, Duration::ZERO)),
                 // It goes in pieces.
                 _ => None,
@@ -222,7 +285,7 @@ impl Link {
             Some(_) => ANSWERS_WAITING_BYTES_MAX,
             None => ANSWERS_UNCONNECTED_BYTES_MAX,
         };
-        let bulk = bulk.map(|(token, bulk)| (token, bulk.copied().expect("it is inside of its memory")));
+        let bulk = bulk.map(|(token, bulk)| (token, bulk.copied()));
         let bytes = result.len() + bulk.as_ref().map_or(0, |(_, bulk)| bulk.len());
         // One that is long by itself may wait, if somebody is there to take it.
         let alone = out.connection.is_some() && direct;
@@ -256,7 +319,7 @@ impl Link {
 
     fn push_from(&self, out: &mut Out) -> bool {
         let mut moved = false;
-        while let Out { connection: Some(connection), waiting, waiting_bytes } = &mut *out {
+        while let Out { connection: Some(connection), waiting, waiting_bytes, .. } = &mut *out {
             let Some(answer) = waiting.front_mut() else { break };
             let gone = answer.gone;
             let sent = answer.send(connection);

@@ -70,6 +70,12 @@ impl<T: Serialize> Reply<T> {
         self.call.answer_with_bulk(&encode(result), bulk);
     }
 
+    /// The same out of memory that stays as it is until the caller has the answer: as
+    /// [`Call::answer_in_place`].
+    pub fn answer_in_place(self, result: &T, bulk: impl Source<'static>) {
+        self.call.answer_in_place(&encode(result), bulk);
+    }
+
     /// Leaves the call to another server of the same service, with the same arguments; it answers
     /// the caller itself.
     ///

@@ -16,6 +16,9 @@ const GATHERED: u16 = 3;
 const OF_ANOTHER_SESSION: u16 = 4;
 /// More than there is.
 const PAST_THE_END: u16 = 5;
+/// Out of memory that stays as it is.
+const IN_PLACE: u16 = 6;
+const FOREIGN_IN_PLACE: u16 = 7;
 const BYTES: u64 = 300_000;
 
 /// Pages that a server has in an export, which others may write too.
@@ -58,6 +61,8 @@ impl Pages {
             }
             OF_ANOTHER_SESSION => call.answer_with_bulk(&said, self.foreign.range(from..to)),
             PAST_THE_END => call.answer_with_bulk(&said, self.export.range(from..BYTES + 1)),
+            IN_PLACE => call.answer_in_place(&said, self.export.range(from..to)),
+            FOREIGN_IN_PLACE => call.answer_in_place(&said, self.foreign.range(from..to)),
             _ => call.no_method(),
         }
     }
@@ -86,7 +91,7 @@ fn bulk_comes_from_every_kind_of_memory_to_a_buffer_or_a_region_of_the_caller() 
         let client = connect(nodes, caller, "pages");
         let region = client.region(2, BYTES + 100).unwrap();
         let all = pattern(BYTES as usize, 7);
-        for method in [EXPORT, BUFFER, GATHERED, OF_ANOTHER_SESSION] {
+        for method in [EXPORT, BUFFER, GATHERED, OF_ANOTHER_SESSION, FOREIGN_IN_PLACE] {
             for (from, len) in [(0, 0), (1, 1), (64, 176), (5, 177), (4_000, 4_096), (9, 70_001), (0, BYTES)] {
                 let (arguments, expected) = (range(from, from + len), &all[from as usize..][..len as usize]);
                 let answer = client.request(method).arguments(&arguments).wants_bulk().call().unwrap();
@@ -109,6 +114,16 @@ fn bulk_comes_from_every_kind_of_memory_to_a_buffer_or_a_region_of_the_caller() 
         assert_eq!((server.counts().failed, client.outstanding()), (0, 0));
         // The thread that takes calls waits for no caller's node.
         assert_eq!(session.stats().sends_registered, 0, "{caller}");
+        // It need not where the memory stays as it is.
+        for (from, len) in [(0, 0), (1, 1), (5, 177), (9, 70_001), (0, BYTES)] {
+            let arguments = range(from, from + len);
+            let answers = [(); 2].map(|()| client.request(IN_PLACE).arguments(&arguments).wants_bulk().call().unwrap());
+            for answer in answers {
+                let bulk = answer.bulk.expect("it was asked for").to_vec().unwrap();
+                assert!(bulk == all[from as usize..][..len as usize], "{caller} {from} {len}");
+            }
+        }
+        assert_eq!(session.stats().sends_registered > 0, caller == 1, "without a copy, and without a wait");
         let pages = Pages::new(nodes, &session);
         let handler = move |call| pages.answer(call);
         let _server = Server::new(&session, "pages-on-threads").threads(1).serve(handler).unwrap();

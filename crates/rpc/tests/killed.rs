@@ -67,7 +67,9 @@ fn handle(call: Call, export: &Export) {
         ECHO => call.answer(&number.to_le_bytes()),
         READ => {
             let start = number % PATTERNS * BULK_BYTES as u64;
-            call.answer_with_bulk(&number.to_le_bytes(), export.range(start..start + BULK_BYTES as u64));
+            let (result, bulk) = (&number.to_le_bytes(), export.range(start..start + BULK_BYTES as u64));
+            // The export does not change: whichever way.
+            if number & 1 == 0 { call.answer_with_bulk(result, bulk) } else { call.answer_in_place(result, bulk) }
         }
         SLOW => {
             std::thread::sleep(Duration::from_millis(1));

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test uses some of it
 
 #[path = "../../../node/src/testing/named.rs"]
-mod named;
+pub(crate) mod named;
 
 use named::config;
 pub(crate) use named::unique;

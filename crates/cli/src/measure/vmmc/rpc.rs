@@ -26,15 +26,18 @@ const READ: u16 = 2;
 /// Frames of a client, and buffers for bulk: two calls under way, and no more.
 const COUNT: u64 = 4;
 
-pub(super) fn handler(size: u64) -> impl Fn(Call) + Send + Sync {
+pub(super) fn handler(session: &Session, size: u64) -> Result<impl Fn(Call) + Send + Sync + use<>, TaskError> {
     let page = vec![7; size as usize];
-    move |call: Call| match (call.method(), call.wants_bulk()) {
+    // Registered, as what plain sends are of, and never changed.
+    let bulk = session.buffer(size.max(8)).map_err(TaskError::vmmc)?;
+    bulk.write(0, &page).map_err(TaskError::vmmc)?;
+    Ok(move |call: Call| match (call.method(), call.wants_bulk()) {
         (NULL, _) => call.answer(b""),
         (LATE, _) => call.answer(&until_others_sleep().to_le_bytes()),
-        (READ, true) => call.answer_with_bulk(b"", &page),
+        (READ, true) => call.answer_in_place(b"", bulk.range(0..size)),
         (READ, false) => call.answer(&page),
         _ => call.no_method(),
-    }
+    })
 }
 
 /// Calls of a service of the follower.
@@ -67,7 +70,8 @@ fn serve(attached: &Attached, task: &Task, way: CallWay, service: &str) -> Resul
     let behind = format!("{service}-behind");
     let (session, mut servers) = (attached.another()?, Vec::new());
     if way.three {
-        let delegate = server(&attached.another()?, &behind).serve(handler(task.size));
+        let other = attached.another()?;
+        let delegate = server(&other, &behind).serve(handler(&other, task.size)?);
         servers.push(delegate.map_err(TaskError::vmmc)?);
         let to = Client::new(&session, &behind).connect().map_err(TaskError::vmmc)?;
         let pass = move |call: Call| {
@@ -78,7 +82,8 @@ fn serve(attached: &Attached, task: &Task, way: CallWay, service: &str) -> Resul
         };
         servers.push(server(&session, service).serve(pass).map_err(TaskError::vmmc)?);
     } else {
-        servers.push(server(&session, service).serve(handler(task.size)).map_err(TaskError::vmmc)?);
+        let handler = handler(&session, task.size)?;
+        servers.push(server(&session, service).serve(handler).map_err(TaskError::vmmc)?);
     }
     let deadline = attached.session.deadline(task.budget * 4 + PARTNER_WAIT);
     over.wait_word_by(DONE, |word| word != 0, deadline).map(drop).map_err(TaskError::vmmc)

@@ -29,7 +29,8 @@ pub(super) fn measure(
 }
 
 fn serve(attached: &Attached, service: &str, side: &Side, watched: Watched) -> Result<(), TaskError> {
-    let _server = Server::new(&attached.session, service).serve(handler(0)).map_err(TaskError::vmmc)?;
+    let handler = handler(&attached.session, 0)?;
+    let _server = Server::new(&attached.session, service).serve(handler).map_err(TaskError::vmmc)?;
     side.receive::<bool>()?;
     if watched == Watched::Server {
         std::thread::sleep(IDLE_SETTLE);
