@@ -38,9 +38,12 @@ pub const PART_BUFFERS: u64 = 16;
 /// Bytes of such a part: a copy of so many overlaps with the arrival of the next one, and both stay
 /// in a cache.
 pub const PART_BYTES: u64 = 64 << 10;
-/// Least and most bytes of a part between nodes, where each costs two messages of a node: a quarter
-/// of its message.
-pub const PARTS_BETWEEN_NODES_BYTES: (u64, u64) = (128 << 10, 256 << 10);
+/// Bytes that a part between nodes has, or some times that: as many as go in one datagram by
+/// reference to their pages, and none is left over for a datagram that copies it.
+pub const PART_STEP_BYTES: u64 = (vmmc_host::limits::SPLICED_PAGES_MAX * vmmc_host::region::PAGE_BYTES) as u64;
+/// Least and most bytes of a part between nodes, where each costs two messages of a node: an eighth
+/// of its message. Those under way at a time stay in a cache of 1 MiB.
+pub const PARTS_BETWEEN_NODES_BYTES: (u64, u64) = (2 * PART_STEP_BYTES, 4 * PART_STEP_BYTES);
 /// Longest part that needs a buffer, bytes.
 pub const PART_BYTES_MAX: u64 = PARTS_BETWEEN_NODES_BYTES.1;
 const _: () = assert!(PART_BYTES <= PART_BYTES_MAX);

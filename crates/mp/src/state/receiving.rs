@@ -6,7 +6,9 @@
 use super::leaving::is_collective;
 use super::{Eager, State, Waiting};
 use crate::error::MpError;
-use crate::limits::{MESSAGE_COST, PART_BYTES, PARTS_AT_ONCE, PARTS_BETWEEN_NODES_BYTES, RANGE_BYTES_MAX};
+use crate::limits::{
+    MESSAGE_COST, PART_BYTES, PART_STEP_BYTES, PARTS_AT_ONCE, PARTS_BETWEEN_NODES_BYTES, RANGE_BYTES_MAX,
+};
 use crate::matching::{Envelope, Pattern};
 use crate::transport::{Landing, Transport};
 use crate::wire::Said;
@@ -172,7 +174,9 @@ impl<T: Transport> State<T> {
             let (part_min, part_max) = PARTS_BETWEEN_NODES_BYTES;
             let most = match &receive.place {
                 Some(_) => RANGE_BYTES_MAX,
-                None if to.is_some_and(|to| !T::is_mapped(to)) => (long.len / 4).clamp(part_min, part_max),
+                None if to.is_some_and(|to| !T::is_mapped(to)) => {
+                    (long.len / 8).clamp(part_min, part_max) / PART_STEP_BYTES * PART_STEP_BYTES
+                }
                 None => PART_BYTES,
             };
             let (offset, len) = (long.next, (long.len - long.next).min(most));
