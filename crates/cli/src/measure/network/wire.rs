@@ -3,8 +3,7 @@
 //!
 //! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
 //! rate and the delay after that; with the same seed the same packets are lost. Its thread has a
-//! processor of its own where there are two, and polls while packets are under way: beside one who
-//! polls it would be a link that stops, and asleep one that is late.
+//! processor of its own where there are two: beside one who polls it would be a link that stops.
 
 use super::super::TaskError;
 use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX};
@@ -131,7 +130,7 @@ impl Wire {
             machine::take_last(&all);
             // A wake-up a few microseconds late is a delay that nobody asked for.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            carry(&ends, all.len() > 1, &changes, &ending);
+            carry(&ends, &changes, &ending);
         })?;
         Ok(Wire { wanted, stop, thread: Some(thread) })
     }
@@ -152,7 +151,7 @@ impl Drop for Wire {
     }
 }
 
-fn carry(ends: &[Tun; 2], own: bool, wanted: &Mutex<Option<Conditions>>, stop: &AtomicBool) {
+fn carry(ends: &[Tun; 2], wanted: &Mutex<Option<Conditions>>, stop: &AtomicBool) {
     let begun = Instant::now();
     let now_ns = || begun.elapsed().as_nanos() as u64;
     let mut directions: Option<[Direction; 2]> = None;
@@ -165,8 +164,6 @@ fn carry(ends: &[Tun; 2], own: bool, wanted: &Mutex<Option<Conditions>>, stop: &
         let now = now_ns();
         let next = directions.iter().filter_map(Direction::next_ns).min();
         let wait = next.map_or(WIRE_LOOK, |at| Duration::from_nanos(at.saturating_sub(now)).min(WIRE_LOOK));
-        // Where it has a processor of its own nobody waits for it to sleep.
-        let wait = if own && next.is_some() { Duration::ZERO } else { wait };
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
         let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
         let _ = poll(&mut fds, Some(&timeout));
