@@ -47,9 +47,40 @@ pub(crate) unsafe fn bulk(from: *const u8, to: *mut u8, len: usize) {
     } else if chases_itself(from, to, len) {
         // SAFETY: the caller's promise is the same.
         unsafe { backwards(from, to, len) }
+    } else if len <= FEW_BYTES_MAX {
+        // SAFETY: the caller's promise is the same.
+        unsafe { few(from, to, len) }
     } else {
         // SAFETY: the caller vouches for both ranges and that they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+    }
+}
+
+/// Most bytes that [`few`] copies.
+const FEW_BYTES_MAX: usize = 16;
+
+/// Copies up to [`FEW_BYTES_MAX`] bytes without a call: its two ends, which overlap unless it is as
+/// long as both.
+///
+/// # Safety
+/// As for [`deposit`].
+#[inline(always)]
+unsafe fn few(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: each access is of at most `len` bytes, at the beginning or the end of the range.
+    unsafe {
+        match len {
+            8.. => {
+                let (first, last) = (from.cast::<u64>().read_unaligned(), from.add(len - 8).cast::<u64>());
+                to.add(len - 8).cast::<u64>().write_unaligned(last.read_unaligned());
+                to.cast::<u64>().write_unaligned(first);
+            }
+            4.. => {
+                let (first, last) = (from.cast::<u32>().read_unaligned(), from.add(len - 4).cast::<u32>());
+                to.add(len - 4).cast::<u32>().write_unaligned(last.read_unaligned());
+                to.cast::<u32>().write_unaligned(first);
+            }
+            _ => (0..len).for_each(|at| to.add(at).write(from.add(at).read())),
+        }
     }
 }
 
@@ -221,6 +252,20 @@ mod tests {
                     assert_eq!(&dest[offset..offset + len], &source[3..3 + len]);
                     assert!(dest[..offset].iter().chain(&dest[offset + len..]).all(|b| *b == 0xEE));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn few_bytes_are_copied_whole_and_no_others() {
+        let source: Vec<u8> = (1..200u8).collect();
+        for len in 0..=FEW_BYTES_MAX {
+            for offset in 0..8 {
+                let mut dest = [0xEEu8; 64];
+                // SAFETY: both ranges lie inside (offset + len < 64).
+                unsafe { bulk(source.as_ptr().add(offset), dest.as_mut_ptr().add(3), len) };
+                assert_eq!(dest[3..3 + len], source[offset..offset + len]);
+                assert!(dest[..3].iter().chain(&dest[3 + len..]).all(|byte| *byte == 0xEE));
             }
         }
     }
