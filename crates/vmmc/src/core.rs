@@ -197,6 +197,7 @@ impl Core {
 
     /// Whether this is a child of the process that attached: it must touch nothing that the parent
     /// shares with the node.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !matches!(self.hot.state(), ALIVE | GONE)
     }

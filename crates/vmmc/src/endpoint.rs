@@ -124,6 +124,17 @@ pub struct EndpointCounts {
     pub misbehaved: u64,
 }
 
+/// What a [poll](Endpoint::poll_split) has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// No message.
+    Nothing,
+    /// One, taken as by [`Endpoint::poll_into`].
+    Message,
+    /// One, of which the caller has all.
+    Split,
+}
+
 /// A message that has come; by default an empty one of nobody, for [`Endpoint::wait_into`].
 #[derive(Debug)]
 pub struct Message {
@@ -143,6 +154,7 @@ impl Default for Message {
 
 impl Message {
     /// The control message.
+    #[inline]
     pub fn control(&self) -> &[u8] {
         &self.control[..self.len]
     }
@@ -164,6 +176,7 @@ impl Message {
     }
 
     /// Who sent it: the node vouches for session and process.
+    #[inline]
     pub fn from(&self) -> Sender {
         self.from
     }
@@ -204,11 +217,62 @@ impl Endpoint {
         Ok(self.find()?.is_some_and(|at| self.take_into(at, message)))
     }
 
+    /// As [`poll_into`](Self::poll_into), for libraries whose messages have a head of `N` bytes: a
+    /// control message that has one, and no payload, is shown to `place`, which gives the memory
+    /// for what stands behind the head, of so many bytes, and has it copied there. Where it gives
+    /// none, or too little, the message is taken as by [`poll_into`](Self::poll_into), and may then
+    /// be another than the one that was shown: its sender can still change it.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-poll-split").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use vmmc::{Came, Message};
+    /// let mut endpoint = session.endpoint("orders").create()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut orders = session.connect("orders").open().expect("it is there");
+    ///         orders.send(b"order 17: two", b"").expect("there is room");
+    ///     });
+    ///     let (mut message, mut text, mut size) = (Message::default(), [0; 16], 0);
+    ///     let mut poll = || {
+    ///         endpoint.poll_split(&mut message, |_, head: &[u8; 8], len| {
+    ///             size = len;
+    ///             (head == b"order 17").then_some(&mut text[..])
+    ///         })
+    ///     };
+    ///     while poll()? != Came::Split {}
+    ///     assert_eq!(&text[..size], b": two");
+    ///     Ok::<(), vmmc::AccessError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_split<'m, const N: usize>(
+        &mut self,
+        message: &mut Message,
+        place: impl FnOnce(Sender, &[u8; N], usize) -> Option<&'m mut [u8]>,
+    ) -> Result<Came, AccessError> {
+        let Some(at) = self.find()? else { return Ok(Came::Nothing) };
+        if let Some(channel) = self.senders[at].as_mut() {
+            let from = channel.from;
+            if channel.memory.take_split(|head, len| place(from, head, len)) {
+                self.counts.messages += 1;
+                message.payload = None;
+                return Ok(Came::Split);
+            }
+        }
+        Ok(if self.take_into(at, message) { Came::Message } else { Came::Nothing })
+    }
+
     /// A sender whose next message is there.
     #[inline]
     fn find(&mut self) -> Result<Option<usize>, AccessError> {
         // Not in the child of a fork, which would take the parent's.
-        self.board.word(0)?;
+        self.session.must_be_here()?;
         let found = self.find_polled();
         self.polls += 1;
         // Senders that are polled do not hold up those that are not, nor those that connect.

@@ -322,24 +322,16 @@ impl Import {
         }
     }
 
-    /// Sends bytes, and then says what a word of the export is, if this process maps it: see
-    /// [`Mapped::send_then_load`].
+    /// What is mapped of the export, if this process may store and load there.
     #[inline]
-    pub(crate) fn send_then_load(&self, offset: u64, data: &[u8], word: u64) -> Result<Option<u64>, TransferError> {
-        match &self.mapped {
-            Some(mapped) if self.shared.rights.contains(Rights::READ | Rights::WRITE) => {
-                mapped.send_then_load(offset, data, word).map(Some).map_err(|fault| self.shared.fault(fault))
-            }
-            _ => self.send_bytes(offset, data).map(|()| None),
-        }
+    pub(crate) fn mapped_both_ways(&self) -> Option<&Mapped> {
+        self.mapped.as_ref().filter(|_| self.shared.rights.contains(Rights::READ | Rights::WRITE))
     }
 
-    /// Has a line that is sent to soon come to this core, if this process maps the export.
-    #[inline]
-    pub(crate) fn prefetch(&self, offset: u64) {
-        if let Some(mapped) = &self.mapped {
-            mapped.prefetch(offset);
-        }
+    /// A fault of [what is mapped](Self::mapped_both_ways), in words.
+    #[cold]
+    pub(crate) fn fault(&self, fault: Fault) -> TransferError {
+        self.shared.fault(fault)
     }
 
     pub(crate) fn send_source<'a>(

@@ -145,7 +145,7 @@ pub use continuations::Continuations;
 #[doc(hidden)]
 pub use endpoint::fuzzing;
 pub use endpoint::{
-    Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler,
+    Came, Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message, MessageHandler,
 };
 pub use error::{
     AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,

@@ -243,14 +243,21 @@ impl Mapped {
         })
     }
 
-    /// Deliberate update, and then what a word of the exporter is, which may have changed before
-    /// the exporter could see the update.
-    #[inline]
-    pub(crate) fn send_then_load(&self, offset: u64, data: &[u8], word: u64) -> Result<u64, Fault> {
+    /// Deliberate update of `len` bytes by `store`, and then what a word of the exporter is, which
+    /// may have changed before the exporter could see the update. `from`: what of it the caller
+    /// has.
+    #[inline(always)]
+    pub(crate) fn send_then_load(
+        &self,
+        from: &[u8],
+        len: u64,
+        store: impl FnOnce(&Region) -> Result<(), OutOfBounds>,
+        word: u64,
+    ) -> Result<u64, Fault> {
         self.store_through(|count: Meter<'_>| {
-            self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
-            self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
-            count.sent(data.len() as u64);
+            store(&self.region)?;
+            self.hot.trace(Op::Send, from.as_ptr() as usize, len);
+            count.sent(len);
             Ok(load_after_store(self.region.word(word)?))
         })
     }

@@ -101,6 +101,29 @@ impl ChannelMemory {
         Some(())
     }
 
+    /// Takes the next message, which is there, if it has a head of `N` bytes and no payload, and
+    /// `place` gives memory for the rest. False: it is still there, whatever it is.
+    #[inline]
+    pub(super) fn take_split<'m, const N: usize>(
+        &mut self,
+        place: impl FnOnce(&[u8; N], usize) -> Option<&'m mut [u8]>,
+    ) -> bool {
+        let end = slot_end(self.taken);
+        let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
+        let Some(head @ Head { control, payload: Payload::None }) = Head::decode(head, self.shape) else {
+            return false;
+        };
+        let Some(len) = control.checked_sub(N) else { return false };
+        let (start, mut first) = (end - head.slot_bytes(), [0; N]);
+        self.region.read(start, &mut first).expect("a slot is in the channel");
+        let Some(rest) = place(&first, len).and_then(|memory| memory.get_mut(..len)) else { return false };
+        self.region.read(start + N as u64, rest).expect("a slot is in the channel");
+        self.region.prefetch(slot_end(self.taken + SLOTS_READ_SOON) - 8, Prefetch::Load);
+        self.taken += 1;
+        agreed(&self.region).take(self.taken);
+        true
+    }
+
     fn set_quiet(&self, quiet: bool) {
         agreed(&self.region).set_quiet(quiet);
     }

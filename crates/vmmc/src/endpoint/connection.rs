@@ -5,7 +5,7 @@
 //! ring.
 
 use super::channel_name;
-use super::layout::{AGREED, Call, Head, Image, Payload, Shape, VERSION, WELCOME, Welcome, slot_end};
+use super::layout::{AGREED, Call, Head, Image, Payload, Shape, VERSION, WELCOME, Welcome, slot_end, store};
 use crate::append::AppendOptions;
 use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use vmmc_host::control::RefusalCode;
 use vmmc_host::credit::{Credit, QUIET_AT, Run, TAKEN_AT};
-use vmmc_host::{Deadline, Nanos};
+use vmmc_host::{Deadline, Nanos, Region};
 use vmmc_nic::{ExportId, Rights};
 
 /// What the owner says of credit, bytes.
@@ -245,6 +245,35 @@ impl Connection {
         sent.map_err(|error| self.transfer_error(error))
     }
 
+    /// Sends a control message that is these two parts, without a payload, if it can be stored in
+    /// the owner's memory now. False: nothing was sent; [`send_within`](Self::send_within) says
+    /// why, or sends it. For libraries whose messages have a head: the parts are copied once.
+    ///
+    /// ```
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-send-at-once").key(KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let mut endpoint = session.endpoint("orders").create()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut orders = session.connect("orders").open().expect("it is there");
+    ///         assert!(orders.send_at_once(b"order 17", b"two, please"));
+    ///     });
+    ///     assert_eq!(endpoint.wait()?.control(), b"order 17two, please");
+    ///     Ok::<(), vmmc::WaitError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn send_at_once<const N: usize>(&mut self, first: &[u8; N], rest: &[u8]) -> bool {
+        let len = N.saturating_add(rest.len());
+        if len > CONTROL_MESSAGE_BYTES_MAX || self.credit.room(0).is_none() {
+            return false;
+        }
+        let head = Head { control: len, payload: Payload::None };
+        matches!(self.store_message((first, rest), head, None), Some(Ok(())))
+    }
+
     /// Sends a control message of up to 128 bytes, and a payload to the buffer of a token that
     /// comes from the owner of the endpoint, by whatever way; waits the session's timeout for room.
     /// A token that lets nothing in does not hold up the control message, which says then that the
@@ -414,31 +443,58 @@ impl Connection {
         head: Head,
         token: Option<(PayloadToken, u64)>,
     ) -> Result<(), TransferError> {
+        if let Some(stored) = self.store_message((&[], control), head, token) {
+            return stored;
+        }
         let sent = self.credit.sent();
         let mut image = Image::new();
         image.fill(control, head, token, sent + 1);
-        let quiet =
-            self.channel.send_then_load(slot_end(sent) - head.slot_bytes(), image.bytes(), AGREED + QUIET_AT)?;
-        self.channel.prefetch(slot_end(sent + SLOTS_STORED_SOON) - 8);
+        self.channel.send_bytes(slot_end(sent) - head.slot_bytes(), image.bytes())?;
+        self.spend(head);
+        self.ask_early();
+        // The message is there, and may have been taken already: that the board has gone since is
+        // of no harm to it. A later call says so.
+        let _ = self.mark_board(false);
+        Ok(())
+    }
+
+    /// Stores a message in the memory of the owner. None: it is not mapped.
+    #[inline]
+    fn store_message<const N: usize>(
+        &mut self,
+        control: (&[u8; N], &[u8]),
+        head: Head,
+        token: Option<(PayloadToken, u64)>,
+    ) -> Option<Result<(), TransferError>> {
+        let mapped = self.channel.mapped_both_ways()?;
+        let sent = self.credit.sent();
+        let store = |region: &Region| store(region, slot_end(sent), control, head, token, sent + 1);
+        let quiet = match mapped.send_then_load(control.1, head.slot_bytes(), store, AGREED + QUIET_AT) {
+            Ok(quiet) => quiet,
+            Err(fault) => return Some(Err(self.channel.fault(fault))),
+        };
+        mapped.prefetch(slot_end(sent + SLOTS_STORED_SOON) - 8);
+        self.spend(head);
+        if quiet != 0 {
+            // As in `put_message`.
+            let _ = self.mark_board(true);
+        }
+        Some(Ok(()))
+    }
+
+    #[inline]
+    fn spend(&mut self, head: Head) {
         self.credit.spend(match head.payload {
             Payload::Frames(run, _) => Some(run),
             Payload::None | Payload::ByToken(_) => None,
         });
-        if quiet.is_none() {
-            self.ask_early();
-        }
-        if quiet != Some(0) {
-            // The message is there, and may have been taken already: that the board has gone since
-            // is of no harm to it. A later call says so.
-            let _ = self.mark_board(quiet.is_some());
-        }
-        Ok(())
     }
 
     /// Marks the board, for the owner may not poll this channel. A mapped sender has seen that it
     /// does not. Another one would wait for the answer: it takes the owner for one that polls a
     /// channel for a moment after each message. What it is wrong about the owner finds when it
     /// polls all senders.
+    #[inline(never)]
     fn mark_board(&mut self, seen: bool) -> Result<(), TransferError> {
         if !seen && !self.notify {
             let now = self.session.core().waiting.waiter.now();

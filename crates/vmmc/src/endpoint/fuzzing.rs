@@ -151,6 +151,14 @@ fn channel(mut data: &[u8], shape: Shape) -> usize {
             }
             _ => drop((!held.is_empty()).then(|| held.swap_remove(usize::from(*place) % held.len()))),
         }
+        if place % 4 == 3 && inbox.memory.has_message() {
+            let mut memory = [0; CONTROL_MESSAGE_BYTES_MAX];
+            let taken = inbox.memory.take_split(|_: &[u8; 16], len| {
+                assert!(len <= CONTROL_MESSAGE_BYTES_MAX - 16);
+                memory.get_mut(..usize::from(*place) / 2)
+            });
+            messages += usize::from(taken);
+        }
         if let Taken::Message(mut message) = inbox.take() {
             messages += 1;
             assert!(message.control().len() <= CONTROL_MESSAGE_BYTES_MAX);

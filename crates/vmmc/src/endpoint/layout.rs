@@ -13,7 +13,11 @@
 
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_SLOTS};
 use crate::tokens::PayloadToken;
+use std::sync::atomic::Ordering;
+use vmmc_host::Region;
 use vmmc_host::credit::{ChannelWords, Run};
+use vmmc_host::region::OutOfBounds;
+use vmmc_host::stores::Store;
 use vmmc_nic::ExportId;
 
 /// The words by which both ends agree.
@@ -82,6 +86,7 @@ impl Shape {
 }
 
 /// Where the slot of a message ends, by its number, from 0.
+#[inline]
 pub(super) fn slot_end(message: u64) -> u64 {
     SLOTS + (message % ENDPOINT_SLOTS + 1) * SLOT_BYTES
 }
@@ -170,6 +175,7 @@ pub(super) enum Payload {
 }
 
 impl Head {
+    #[inline]
     pub(super) fn encode(self) -> u64 {
         let (frame, bytes) = match self.payload {
             Payload::None => (0, 0),
@@ -180,6 +186,7 @@ impl Head {
     }
 
     /// None: no sender of ours wrote this.
+    #[inline]
     pub(super) fn decode(word: u64, shape: Shape) -> Option<Head> {
         let (control, frame, bytes) = ((word & 0xff) as usize, word >> 8 & 0xff, word >> 16);
         let payload = match frame {
@@ -192,6 +199,7 @@ impl Head {
     }
 
     /// Bytes of the slot that it takes, at its end.
+    #[inline]
     pub(super) fn slot_bytes(self) -> u64 {
         let token = if matches!(self.payload, Payload::ByToken(_)) { TOKEN_BYTES } else { 0 };
         (self.control.next_multiple_of(8) + token + TRAILER_BYTES) as u64
@@ -214,7 +222,32 @@ impl Head {
     }
 }
 
-/// A message as it lies in its slot.
+/// Stores a message in the slot that ends there: its control message in two parts, of which the
+/// first is often none; see [`Image::fill`]. Its number is stored last. What is between them and
+/// the words at the end, less than a word, stays as it was.
+#[inline(always)]
+pub(super) fn store<const N: usize>(
+    region: &Region,
+    end: u64,
+    (first, rest): (&[u8; N], &[u8]),
+    head: Head,
+    token: Option<(PayloadToken, u64)>,
+    number: u64,
+) -> Result<(), OutOfBounds> {
+    let start = end - head.slot_bytes();
+    if N > 0 {
+        region.write_unordered(Store::Cached, start, first)?;
+    }
+    region.write_unordered(Store::Cached, start + N as u64, rest)?;
+    if let Some((token, tag)) = token {
+        region.write_unordered(Store::Cached, end - Head::TOKEN_BEFORE_END, &Head::token_to(token, tag))?;
+    }
+    region.word(end - 16)?.store(head.encode(), Ordering::Relaxed);
+    region.word(end - 8)?.store(number, Ordering::Release);
+    Ok(())
+}
+
+/// A message as it lies in its slot, for those who do not map the channel.
 pub(super) struct Image {
     bytes: [u8; SLOT_BYTES as usize],
     len: usize,
@@ -271,6 +304,16 @@ mod tests {
                 let bytes = image.bytes();
                 assert_eq!(bytes.len() as u64, head.slot_bytes());
                 assert!(head.slot_bytes() <= SLOT_BYTES && head.slot_bytes() % 8 == 0);
+                // Stored in a mapped channel it is the same.
+                let region = Region::create(4096).unwrap();
+                let mut stored = vec![0; bytes.len()];
+                let all = vec![7; control];
+                match all.split_first_chunk::<16>() {
+                    Some(parts) => store(&region, 192, parts, head, token, 9).unwrap(),
+                    None => store(&region, 192, (&[], &all), head, token, 9).unwrap(),
+                }
+                region.read(192 - bytes.len() as u64, &mut stored).unwrap();
+                assert_eq!(stored, bytes);
                 assert_eq!(bytes[bytes.len() - 8..], 9u64.to_le_bytes());
                 let word = u64::from_le_bytes(bytes[bytes.len() - 16..bytes.len() - 8].try_into().unwrap());
                 assert_eq!(Head::decode(word, SHAPE), Some(head));

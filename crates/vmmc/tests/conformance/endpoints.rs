@@ -3,8 +3,8 @@
 use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
 use std::time::Duration;
 use vmmc::{
-    AppendOptions, ByToken, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import, Kind,
-    Message, MessageError, Path, PayloadToken, Rights, Session, TokenError, TokenRefused, WaitError, WaitFor,
+    AppendOptions, ByToken, Came, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import,
+    Kind, Message, MessageError, Path, PayloadToken, Rights, Session, TokenError, TokenRefused, WaitError, WaitFor,
 };
 
 pub(super) const FRAMES: u64 = 4;
@@ -213,6 +213,68 @@ pub(crate) fn a_message_that_is_used_again_has_nothing_of_the_one_before(nodes: 
         }
         assert!(message.control().is_empty() && message.payload().is_none(), "and leaves nothing behind");
     }
+}
+
+pub(crate) fn messages_of_two_parts_go_and_come_in_two(nodes: &dyn Nodes) {
+    const HEAD: [u8; 16] = *b"a head of its ow";
+    let Ends { mut endpoint, mut senders, .. } = ends(nodes);
+    let mut message = Message::default();
+    for sender in &mut senders {
+        let mut send = |rest: &[u8]| {
+            if !sender.send_at_once(&HEAD, rest) {
+                assert!(!sender.is_mapped(), "there is room");
+                sender.send(&[&HEAD, rest].concat(), b"").unwrap();
+            }
+        };
+        let mut poll = |room: Option<usize>| {
+            let (mut memory, mut shown) = ([0xee; 128], None);
+            loop {
+                let came = endpoint.poll_split(&mut message, |_, head: &[u8; 16], len| {
+                    shown = Some((*head, len));
+                    room.map(|room| &mut memory[..room])
+                });
+                match came.unwrap() {
+                    Came::Nothing => std::thread::yield_now(),
+                    Came::Message => break (shown, Err(message.control().to_vec())),
+                    Came::Split => break (shown, Ok(memory)),
+                }
+            }
+        };
+        for len in [0, 1, 7, 8, 9, 16, 17, 64, 111, 112] {
+            let rest = pattern(len, len as u8);
+            let whole = [&HEAD, &rest[..]].concat();
+            let shown = Some((HEAD, len));
+            for room in [128, len] {
+                send(&rest);
+                let (seen, memory) = poll(Some(room));
+                let memory = memory.expect("there is memory for it");
+                assert_eq!(seen, shown);
+                assert!(memory[..len] == rest && memory[len..].iter().all(|byte| *byte == 0xee), "{len}");
+            }
+            send(&rest);
+            assert_eq!(poll(None), (shown, Err(whole.clone())));
+            if len > 0 {
+                send(&rest);
+                assert_eq!(poll(Some(len - 1)), (shown, Err(whole)));
+            }
+        }
+        // What is in one part can be taken in two, unless it has no head, or a payload.
+        sender.send(&[3; 20], b"").unwrap();
+        assert!(matches!(poll(Some(4)), (Some((head, 4)), Ok(memory)) if head == [3; 16] && memory[..4] == [3; 4]));
+        for (control, payload) in [(15, 0), (0, 0), (16, 9), (128, FRAME_BYTES as usize)] {
+            sender.send(&vec![5; control], &vec![6; payload]).unwrap();
+            assert_eq!(poll(Some(128)), (None, Err(vec![5; control])));
+        }
+        assert!(!sender.send_at_once(&HEAD, &[0; 113]), "it is too long");
+    }
+    // Nothing is written over.
+    let mapped = &mut senders[0];
+    let sent = (0..1000u64).take_while(|number| mapped.send_at_once(&number.to_le_bytes(), b"")).count() as u64;
+    assert!(if mapped.is_mapped() { (1..1000).contains(&sent) } else { sent == 0 });
+    for number in 0..sent {
+        assert_eq!(endpoint.wait().unwrap().control(), number.to_le_bytes());
+    }
+    assert_eq!(endpoint.counts().misbehaved, 0);
 }
 
 pub(crate) fn what_a_message_was_sent_from_may_change_at_once(nodes: &dyn Nodes) {

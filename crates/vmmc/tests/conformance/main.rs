@@ -161,6 +161,7 @@ macro_rules! suite {
             endpoints: what_a_sender_heard_early_is_not_the_last_word,
             endpoints: a_sender_that_waits_goes_on_when_a_frame_comes_back_from_another_thread,
             endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
+            endpoints: messages_of_two_parts_go_and_come_in_two,
             endpoints: what_a_message_was_sent_from_may_change_at_once,
             endpoints: senders_that_flood_take_turns_with_the_others,
             endpoints: a_sender_that_dies_in_mid_message_leaves_nothing_half_visible,
