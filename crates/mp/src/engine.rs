@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{HeldPayload, Payload, Place, Room};
-use crate::state::{Direct, Held, Received, State};
+use crate::state::{Direct, Early, Held, Received, State};
 use crate::transport::Transport;
 use crate::transport::endpoints::Endpoints;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -147,10 +147,14 @@ impl<T: Transport> Engine<T> {
             if !self.state.is_plain() {
                 return None;
             }
-            match self.state.transport.poll(&mut self.message) {
-                Ok(true) => {}
-                Ok(false) if looks == 1 => return None,
-                Ok(false) => {
+            match self.state.poll_for(&mut self.message, pattern, memory) {
+                Ok(Early::Received(envelope, len)) => {
+                    self.patience.found_after(look);
+                    return Some((envelope, len));
+                }
+                Ok(Early::Message) => {}
+                Ok(Early::Nothing) if looks == 1 => return None,
+                Ok(Early::Nothing) => {
                     self.pause();
                     continue;
                 }
@@ -376,7 +380,29 @@ impl Shared {
     /// Sends a message; on return its memory is free.
     #[inline]
     pub(crate) fn send(&self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<(), MpError> {
+        if let Payload::Slice(bytes) = payload {
+            if self.send_early(rank, context, tag, bytes) {
+                return Ok(());
+            }
+        }
         self.try_send(rank, context, tag, payload).map_err(|error| self.cause(error))
+    }
+
+    /// Sends a short message, if nothing is in its way; see [`State::send_at_once`]. What it
+    /// returns is small, as of [`receive_early`](Self::receive_early).
+    #[inline]
+    fn send_early(&self, rank: u32, context: u32, tag: u64, bytes: &[u8]) -> bool {
+        if self.session.must_be_here().is_err() {
+            return false;
+        }
+        let Ok(mut engine) = self.engine.try_lock() else { return false };
+        let is_time_to_look = engine.sends + 1 >= SENDS_A_LOOK;
+        if is_time_to_look || engine.state.aborted.is_some() {
+            return false;
+        }
+        let sent = engine.state.send_at_once(rank, context, tag, bytes);
+        engine.sends += u32::from(sent);
+        sent
     }
 
     /// A member that has gone because another one has ended all is told as that.
@@ -392,7 +418,7 @@ impl Shared {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn try_send(&self, rank: u32, context: u32, tag: u64, payload: Payload<'_>) -> Result<(), MpError> {
         let mut engine = self.lock()?;
         engine.check()?;
@@ -513,7 +539,10 @@ impl Shared {
             return None;
         }
         // A send that fails is made again, and says so.
-        *sent = engine.state.send_now(rank, context, tag, payload.into()) == Ok(true);
+        *sent = match payload {
+            Payload::Slice(bytes) if engine.state.send_at_once(rank, context, tag, bytes) => true,
+            payload => engine.state.send_now(rank, context, tag, payload.into()) == Ok(true),
+        };
         if !*sent || engine.state.matcher.probe(pattern).is_some() {
             return None;
         }

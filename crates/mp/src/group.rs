@@ -48,8 +48,12 @@ impl Group {
     ///
     /// # Errors
     /// [`MpError::NoRank`].
+    #[inline]
     pub fn member(&self, rank: u32) -> Result<u32, MpError> {
-        self.members.get(rank as usize).copied().ok_or(MpError::NoRank { rank, size: self.size() })
+        match self.members.get(rank as usize) {
+            Some(member) => Ok(*member),
+            None => Err(MpError::NoRank { rank, size: self.size() }),
+        }
     }
 
     /// The same members as a group of their own; all of them call this.
@@ -81,10 +85,12 @@ impl Group {
         Ok(Group::new(self.shared.clone(), number, members))
     }
 
+    #[inline]
     pub(crate) fn context(&self) -> u32 {
         context_of(self.number)
     }
 
+    #[inline]
     pub(crate) fn rank_of(&self, member: u32) -> u32 {
         if self.number == 0 {
             return member;
@@ -92,11 +98,16 @@ impl Group {
         self.members.iter().position(|own| *own == member).map_or(member, |rank| rank as u32)
     }
 
+    #[inline]
     pub(crate) fn pattern(&self, context: u32, select: Select) -> Result<Pattern, MpError> {
-        let source = select.source.map(|rank| self.member(rank)).transpose()?;
+        let source = match select.source {
+            Some(rank) => Some(self.member(rank)?),
+            None => None,
+        };
         Ok(Pattern { context, source, tag: select.tag, mask: select.mask })
     }
 
+    #[inline]
     pub(crate) fn status(&self, (envelope, len): (Envelope, u64)) -> Status {
         Status { source: self.rank_of(envelope.source), tag: envelope.tag, len }
     }

@@ -41,6 +41,7 @@ pub struct Pattern {
 
 impl Pattern {
     /// Whether it is for this message.
+    #[inline]
     pub fn is_for(&self, envelope: &Envelope) -> bool {
         self.context == envelope.context
             && self.source.is_none_or(|source| source == envelope.source)
@@ -263,15 +264,19 @@ impl<M> Matcher<M> {
     }
 
     /// The oldest message that a receive of this pattern would take.
+    #[inline]
     pub fn probe(&self, pattern: &Pattern) -> Option<(&Envelope, &M)> {
         let entry = self.waiting[self.find(pattern)? as usize].as_ref();
         entry.map(|entry| (&entry.envelope, &entry.message))
     }
 
+    #[inline]
     fn find(&self, pattern: &Pattern) -> Option<u32> {
-        if self.count == 0 {
-            return None;
-        }
+        if self.count == 0 { None } else { self.find_waiting(*pattern) }
+    }
+
+    /// Takes a copy, so that a caller can have the pattern in registers where none waits.
+    fn find_waiting(&self, pattern: Pattern) -> Option<u32> {
         if let Some(envelope) = pattern.exact() {
             return self.by_envelope.get(&envelope).map(|ends| ends.first);
         }

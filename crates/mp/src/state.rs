@@ -22,13 +22,13 @@ use crate::limits::{ASKS_MAX, ASKS_SAID_MAX, GROUPS_MAX, MESSAGE_COST, TOLD_EACH
 use crate::matching::{Envelope, Matcher, Pattern};
 use crate::slab::Slab;
 use crate::transport::Transport;
-use crate::wire::{Encoded, Said, VERSION};
+use crate::wire::{Encoded, Said, VERSION, eager_of};
 pub(crate) use leaving::context_of;
 pub(crate) use receiving::{Direct, Receive, Received};
 pub(crate) use sending::{Held, Send};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use vmmc::Nanos;
+use vmmc::{AccessError, Came, Nanos};
 
 /// See the module page.
 pub(crate) struct State<T: Transport> {
@@ -55,6 +55,15 @@ pub(crate) struct State<T: Transport> {
     /// Receives since the last send, as far as they came early; of a stream, if they are many.
     pub(crate) received_in_a_row: u32,
     pub(crate) counts: Counts,
+}
+
+/// What a look of a receive that nothing is noted of has found.
+pub(crate) enum Early {
+    Nothing,
+    /// A message, which is to be handled.
+    Message,
+    /// Its own message, and how long that is.
+    Received(Envelope, u64),
 }
 
 /// What became of messages so far.
@@ -183,6 +192,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Whether something waits to go out, so that nobody tells when it can.
+    #[inline]
     pub(crate) fn has_something_to_do(&self) -> bool {
         !self.busy.is_empty() || !self.granted.is_empty() || !self.starved.is_empty()
     }
@@ -219,6 +229,37 @@ impl<T: Transport> State<T> {
             Said::Part { receive, offset } => self.part_came(rank, receive, offset, message, direct),
             _ => self.handle_seldom(rank, message),
         }
+    }
+
+    /// Takes the next message. A short one that is for a receive of this pattern, before which none
+    /// waits, and fits its memory, is received on the way, and copied once.
+    #[inline]
+    pub(crate) fn poll_for(
+        &mut self,
+        message: &mut T::Message,
+        pattern: &Pattern,
+        memory: &mut [u8],
+    ) -> Result<Early, AccessError> {
+        let (peers, mut received) = (&self.peers, None);
+        let came = self.transport.poll_split(message, |from, head, len| {
+            let (source, context, tag) = eager_of(head, len)?;
+            let envelope = Envelope { context, source, tag };
+            let peer = peers.get(source as usize)?;
+            if !pattern.is_for(&envelope) || peer.from != Some(from) || peer.gone.is_some() {
+                return None;
+            }
+            received = Some((envelope, len as u64));
+            memory.get_mut(..len)
+        })?;
+        Ok(match (came, received) {
+            (Came::Split, Some((envelope, len))) => {
+                self.count_received(envelope.source, len);
+                self.received_in_a_row = self.received_in_a_row.saturating_add(1);
+                Early::Received(envelope, len)
+            }
+            (Came::Nothing, _) => Early::Nothing,
+            _ => Early::Message,
+        })
     }
 
     /// Takes a message that has come, if it has come at once and is for a receive of this pattern,

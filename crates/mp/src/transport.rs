@@ -10,8 +10,9 @@
 pub(crate) mod endpoints;
 
 use crate::error::{Gone, MpError};
+use crate::wire::HEAD_BYTES;
 use std::ops::Range;
-use vmmc::{AccessError, Nanos, PayloadToken};
+use vmmc::{AccessError, Came, Nanos, PayloadToken};
 
 /// See the module page.
 pub(crate) trait Transport: Sized {
@@ -36,6 +37,13 @@ pub(crate) trait Transport: Sized {
     fn now(&self) -> Nanos;
     /// Takes the next message, if one has come.
     fn poll(&mut self, message: &mut Self::Message) -> Result<bool, AccessError>;
+    /// The same, but what stands behind the head of a message without a payload goes to where
+    /// `place` says, if it says so.
+    fn poll_split<'m>(
+        &mut self,
+        message: &mut Self::Message,
+        place: impl FnOnce(Self::Sender, &[u8; HEAD_BYTES], usize) -> Option<&'m mut [u8]>,
+    ) -> Result<Came, AccessError>;
     /// A quick look whether one has.
     fn has_message(&self) -> bool;
 
@@ -67,7 +75,10 @@ pub(crate) trait Transport: Sized {
         bytes: Bytes<'_, Self::Place>,
         range: Range<u64>,
     ) -> Result<(), NotSent>;
-    /// The same, with the bytes to where a token says.
+    /// Sends a control message that is these two parts, if it can be stored in the memory of the
+    /// member now. False: nothing was sent.
+    fn send_at_once(connection: &mut Self::Connection, head: &[u8; HEAD_BYTES], inline: &[u8]) -> bool;
+    /// As [`send`](Self::send), with the bytes to where a token says.
     fn send_by_token(
         connection: &mut Self::Connection,
         control: &[u8],

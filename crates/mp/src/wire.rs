@@ -17,6 +17,9 @@ pub const VERSION: u32 = 2;
 /// Bytes before the data of a short message.
 pub const HEAD_BYTES: usize = 16;
 
+/// Kind of [`Said::Eager`].
+const EAGER: u64 = 2;
+
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said<'a> {
@@ -128,6 +131,23 @@ impl Encoded {
     }
 }
 
+/// Head of [`Said::Eager`], behind which the message stands if it is short.
+#[inline]
+pub fn eager(rank: u32, context: u32, tag: u64) -> [u8; HEAD_BYTES] {
+    let first = EAGER | u64::from(rank as u16) << 16 | u64::from(context) << 32;
+    (u128::from(first) | u128::from(tag) << 64).to_le_bytes()
+}
+
+/// Who says so, the context and the tag of a message whose bytes stand behind this head, so many.
+/// None: it is no [`Said::Eager`].
+#[inline]
+pub fn eager_of(head: &[u8; HEAD_BYTES], len: usize) -> Option<(u32, u32, u64)> {
+    let both = u128::from_le_bytes(*head);
+    let (first, tag) = (both as u64, (both >> 64) as u64);
+    let is_one = first as u16 == EAGER as u16 && len <= INLINE_BYTES_MAX;
+    is_one.then_some(((first >> 16) as u16 as u32, (first >> 32) as u32, tag))
+}
+
 impl Said<'_> {
     /// As it is sent by this rank. What stands inline must fit.
     #[inline]
@@ -142,7 +162,7 @@ impl Said<'_> {
         match *self {
             Said::Hello { version } => head(1, version, 0),
             Said::Eager { context, tag, inline } => {
-                head(2, context, tag);
+                head(EAGER as u8, context, tag);
                 out.tail(inline);
             }
             Said::Ask { context, tag, send, len } => {
@@ -255,6 +275,16 @@ mod tests {
             if plain && bytes.len() >= HEAD_BYTES {
                 (bytes[0], bytes[1]) = (kind, 0);
                 bytes[8..16].fill(0);
+            }
+            if let Some((head, inline)) = bytes.split_first_chunk() {
+                let eager = match Said::decode(&bytes) {
+                    Some((rank, Said::Eager { context, tag, .. })) => Some((rank, context, tag)),
+                    _ => None,
+                };
+                prop_assert_eq!(eager_of(head, inline.len()), eager);
+                if let Some((rank, context, tag)) = eager {
+                    prop_assert_eq!(&super::eager(rank, context, tag), head);
+                }
             }
             if let Some((rank, said)) = Said::decode(&bytes) {
                 let encoded = said.encode(rank);

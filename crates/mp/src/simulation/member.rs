@@ -262,7 +262,10 @@ impl Member {
     pub(super) fn try_send(&mut self, message: MessageId, bytes: Bytes<'_, Place>) -> Result<bool, MpError> {
         self.engine.check()?;
         let (to, Envelope { context, tag, .. }) = self.of(message);
-        self.state().send_now(to, context, tag, bytes)
+        match bytes {
+            Bytes::Slice(slice) if self.state().send_at_once(to, context, tag, slice) => Ok(true),
+            bytes => self.state().send_now(to, context, tag, bytes),
+        }
     }
 
     pub(super) fn has_gone(&mut self, message: MessageId) -> Checked {

@@ -10,11 +10,12 @@ use super::{Planted, Rng};
 use crate::error::{Gone, MpError};
 use crate::limits::{FRAMES, PART_BUFFERS, RANGES_AT_ONCE};
 use crate::transport::{Bytes, Landing, NotSent, Transport};
+use crate::wire::HEAD_BYTES;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
-use vmmc::{AccessError, ExportId, Nanos, PayloadToken};
+use vmmc::{AccessError, Came, ExportId, Nanos, PayloadToken};
 
 /// A microsecond, in units of the clock.
 pub(super) const US: u64 = 1_000;
@@ -449,6 +450,26 @@ impl Transport for End {
         Ok(self.world.world().poll(self.rank, &net, message))
     }
 
+    fn poll_split<'m>(
+        &mut self,
+        message: &mut Message,
+        place: impl FnOnce(u32, &[u8; HEAD_BYTES], usize) -> Option<&'m mut [u8]>,
+    ) -> Result<Came, AccessError> {
+        if !self.poll(message)? {
+            return Ok(Came::Nothing);
+        }
+        if message.payload.is_none() && message.by_token.is_none() {
+            if let Some((head, rest)) = message.control.split_first_chunk() {
+                let memory = place(message.from, head, rest.len());
+                if let Some(memory) = memory.and_then(|memory| memory.get_mut(..rest.len())) {
+                    memory.copy_from_slice(rest);
+                    return Ok(Came::Split);
+                }
+            }
+        }
+        Ok(Came::Message)
+    }
+
     fn has_message(&self) -> bool {
         true
     }
@@ -525,6 +546,10 @@ impl Transport for End {
         let item = Item::new(control, payload, None);
         let &mut Connection { ref world, from, to } = connection;
         world.world().send(from, to, item)
+    }
+
+    fn send_at_once(connection: &mut Connection, head: &[u8; HEAD_BYTES], inline: &[u8]) -> bool {
+        Self::send(connection, &[head, inline].concat(), Bytes::Slice(&[]), 0..0).is_ok()
     }
 
     fn send_by_token(

@@ -18,6 +18,7 @@ pub(crate) fn is_collective(context: u32) -> bool {
 }
 
 /// The context of a group's messages; that of its collective calls is the next one.
+#[inline]
 pub(crate) fn context_of(group: u32) -> u32 {
     2 * group
 }

@@ -12,7 +12,7 @@ use crate::limits::{
     UNEXPECTED_BYTES_MAX,
 };
 use crate::transport::{Bytes, Landing, NotSent, Transport};
-use crate::wire::{Encoded, Said};
+use crate::wire::{Encoded, Said, eager};
 use std::collections::VecDeque;
 use vmmc::PayloadToken;
 
@@ -116,6 +116,23 @@ impl<T: Transport> State<T> {
             return Ok(false);
         }
         Ok(self.put_eager(rank, context, tag, payload)? == Put::Gone)
+    }
+
+    /// Sends a message if that is stored in the memory of the member now. False: nothing has gone;
+    /// [`send_now`](Self::send_now) sends it, or says why not.
+    #[inline]
+    pub(crate) fn send_at_once(&mut self, rank: u32, context: u32, tag: u64, bytes: &[u8]) -> bool {
+        let (len, own) = (bytes.len() as u64, self.rank);
+        let Some(peer) = self.peers.get_mut(rank as usize).filter(|peer| peer.out.is_empty()) else { return false };
+        let has_room = peer.spent - peer.taken + len + MESSAGE_COST <= UNEXPECTED_BYTES_MAX;
+        let Some(connection) = peer.connection.as_mut().filter(|_| has_room) else { return false };
+        if bytes.len() > INLINE_BYTES_MAX || !T::send_at_once(connection, &eager(own, context, tag), bytes) {
+            return false;
+        }
+        peer.spent += len + MESSAGE_COST;
+        self.counts.eager += 1;
+        self.received_in_a_row = 0;
+        true
     }
 
     /// Queues a message.

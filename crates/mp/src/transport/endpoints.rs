@@ -9,12 +9,13 @@ use crate::connecting::Connecting;
 use crate::error::{Gone, MpError};
 use crate::members::Members;
 use crate::memory::{HeldPayload, HeldRoom, Payload, Place, Room};
+use crate::wire::HEAD_BYTES;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc::{
-    AccessError, BufferRange, Connection, Endpoint, Frame, Message, MessageError, Nanos, PayloadToken, Sender, Session,
-    TokenBuffer, TokenError, TokenPool, TransferError,
+    AccessError, BufferRange, Came, Connection, Endpoint, Frame, Message, MessageError, Nanos, PayloadToken, Sender,
+    Session, TokenBuffer, TokenError, TokenPool, TransferError,
 };
 
 /// See the module page.
@@ -56,6 +57,15 @@ impl Transport for Endpoints {
     #[inline]
     fn poll(&mut self, message: &mut Message) -> Result<bool, AccessError> {
         self.endpoint.poll_into(message)
+    }
+
+    #[inline]
+    fn poll_split<'m>(
+        &mut self,
+        message: &mut Message,
+        place: impl FnOnce(Sender, &[u8; HEAD_BYTES], usize) -> Option<&'m mut [u8]>,
+    ) -> Result<Came, AccessError> {
+        self.endpoint.poll_split(message, place)
     }
 
     #[inline]
@@ -133,6 +143,11 @@ impl Transport for Endpoints {
             Bytes::Place(place) => connection.send_within(control, place.source(range), Duration::ZERO),
         };
         sent.map_err(not_sent)
+    }
+
+    #[inline]
+    fn send_at_once(connection: &mut Connection, head: &[u8; HEAD_BYTES], inline: &[u8]) -> bool {
+        connection.send_at_once(head, inline)
     }
 
     fn send_by_token(
