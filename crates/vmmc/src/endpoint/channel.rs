@@ -109,6 +109,7 @@ impl ChannelMemory {
         place: impl FnOnce(&[u8; N], usize) -> Option<&'m mut [u8]>,
     ) -> bool {
         let end = slot_end(self.taken);
+        self.region.prefetch(slot_end(self.taken + SLOTS_READ_SOON) - 8, Prefetch::Load);
         let head = self.region.word(end - 16).expect("a slot is in the channel").load(Ordering::Relaxed);
         let Some(head @ Head { control, payload: Payload::None }) = Head::decode(head, self.shape) else {
             return false;
@@ -118,7 +119,6 @@ impl ChannelMemory {
         self.region.read(start, &mut first).expect("a slot is in the channel");
         let Some(rest) = place(&first, len).and_then(|memory| memory.get_mut(..len)) else { return false };
         self.region.read(start + N as u64, rest).expect("a slot is in the channel");
-        self.region.prefetch(slot_end(self.taken + SLOTS_READ_SOON) - 8, Prefetch::Load);
         self.taken += 1;
         agreed(&self.region).take(self.taken);
         true
