@@ -71,8 +71,9 @@ pub const QUICK_LOOKS: u32 = 16;
 /// followed by [`STREAK_PAUSES`], so that the sender writes several messages before each of their
 /// lines is taken from it.
 pub const STREAK: u32 = 8;
-/// Pauses between two looks of a stream: some 200 ns.
-pub const STREAK_PAUSES: u32 = 16;
+/// Pauses between two looks of a stream: 1 to 3 us, by processor. Its messages take 10 to 80 ns, so
+/// that is some dozens, and the lines behind them that the receiver has fetched too early are few.
+pub const STREAK_PAUSES: u32 = 64;
 /// Waits in a row that look so in vain, after which the next ones yield at once: there are more
 /// members than processors, or they are slow.
 pub const VAIN_LOOKS: u32 = 2;
