@@ -152,9 +152,9 @@ fn a_packet_that_three_later_ones_overtake_is_lost_at_once() {
     assert_eq!(s.peer(0).window_bytes, window / 10 * 7, "reduced once");
 }
 
-/// Sends some hundred packets at once, of which the first ones fare like this and the others arrive;
-/// those that do come one after another. How many others there were, and how many acknowledgements
-/// were given before anything could come again.
+/// Sends some hundred packets at once, of which the first ones fare like this and the others
+/// arrive; those that do come one after another. How many others there were, and how many
+/// acknowledgements were given before anything could come again.
 fn told_of(first: &[Fate]) -> (u64, u64) {
     let mut s = setup();
     // The window grows to what is to be sent at once.

@@ -134,8 +134,8 @@ impl Session {
     }
 
     /// Counts a packet that calls for an acknowledgement. Each of the first behind a gap calls for
-    /// one at once [RFC 9000 §13.2.1], so that the sender knows of the loss as early as it may; those
-    /// that follow them are no news, and each would cost both sides as much as a packet.
+    /// one at once [RFC 9000 §13.2.1], so that the sender knows of the loss as early as it may;
+    /// those that follow them are no news, and each would cost both sides as much as a packet.
     fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
         let rx = &mut self.rx;
         if number >= rx.largest {
