@@ -413,7 +413,7 @@ mod tests {
             kinds: kinds.iter().map(|kind| kind.to_string()).collect(),
         };
         let (marks, drops) = (queues("eth0", &["fq_codel"]), queues("eth1", &["fq_codel", "pfifo_fast"]));
-        let own = marks_of(true, &[marks.clone()], "pfifo_fast");
+        let own = marks_of(true, std::slice::from_ref(&marks), "pfifo_fast");
         assert_eq!((own.state, own.advice.as_str()), (State::Good, ""));
         assert!(
             own.found.ends_with("eth0 has fq_codel, new interfaces get pfifo_fast; those in use mark"),
