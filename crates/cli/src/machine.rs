@@ -88,10 +88,9 @@ pub(crate) fn take_last(all: &[usize]) {
 /// Keeps the calling thread, and what it starts from now on, off the last processor; where there is
 /// only one it stays there.
 pub(crate) fn leave_last(all: &[usize]) {
-    if let [first @ .., _] = all
-        && !first.is_empty()
-    {
-        keep_to(first);
+    match all.split_last() {
+        Some((_, first)) if !first.is_empty() => keep_to(first),
+        _ => {}
     }
 }
 
