@@ -112,6 +112,14 @@ pub(crate) struct Peer<T: Transport> {
     asked: usize,
 }
 
+impl<T: Transport> Peer<T> {
+    /// Whether what this sender says is this member's word, and still counts.
+    #[inline]
+    fn is_heard(&self, from: T::Sender) -> bool {
+        self.from == Some(from) && self.gone.is_none()
+    }
+}
+
 /// A message that waits for a receive.
 pub(crate) enum Waiting {
     Here(Vec<u8>),
@@ -244,10 +252,7 @@ impl<T: Transport> State<T> {
         let came = self.transport.poll_split(message, |from, head, len| {
             let (source, context, tag) = eager_of(head, len)?;
             let envelope = Envelope { context, source, tag };
-            let peer = peers.get(source as usize)?;
-            if !pattern.is_for(&envelope) || peer.from != Some(from) || peer.gone.is_some() {
-                return None;
-            }
+            peers.get(source as usize).filter(|peer| pattern.is_for(&envelope) && peer.is_heard(from))?;
             received = Some((envelope, len as u64));
             memory.get_mut(..len)
         })?;
@@ -274,10 +279,8 @@ impl<T: Transport> State<T> {
     ) -> Option<(Envelope, u64)> {
         let (rank, Said::Eager { context, tag, .. }) = Said::decode(T::control(message))? else { return None };
         let envelope = Envelope { context, source: rank, tag };
-        let peer = self.peers.get(rank as usize)?;
-        if !pattern.is_for(&envelope) || peer.from != Some(T::from(message)) || peer.gone.is_some() {
-            return None;
-        }
+        let from = T::from(message);
+        self.peers.get(rank as usize).filter(|peer| pattern.is_for(&envelope) && peer.is_heard(from))?;
         // A frame is taken out of the message only if it is used.
         let len = T::payload_len(message).unwrap_or((T::control(message).len() - crate::wire::HEAD_BYTES) as u64);
         if len > memory.len() as u64 {
