@@ -71,8 +71,9 @@ pub const QUICK_LOOKS: u32 = 16;
 /// followed by [`STREAK_PAUSES`], so that the sender writes several messages before each of their
 /// lines is taken from it.
 pub const STREAK: u32 = 8;
-/// Pauses between two looks of a stream: 1 to 3 us, by processor. Its messages take 10 to 80 ns, so
-/// that is some dozens, and the lines behind them that the receiver has fetched too early are few.
+/// Pauses between two looks of a stream: 1 to 3 us, by processor, in which a dozen messages come or
+/// more. After the last of them the receiver has fetched a few lines that the sender then has to
+/// take back: once in a pause, so not too often.
 pub const STREAK_PAUSES: u32 = 64;
 /// Waits in a row that look so in vain, after which the next ones yield at once: there are more
 /// members than processors, or they are slow.
