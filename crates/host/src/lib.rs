@@ -50,6 +50,8 @@ pub mod memory;
 #[cfg(not(loom))]
 pub mod meters;
 #[cfg(not(loom))]
+pub mod netlink;
+#[cfg(not(loom))]
 pub mod os;
 pub mod overlay;
 #[cfg(not(loom))]

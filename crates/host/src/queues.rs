@@ -5,15 +5,15 @@
 //! used. Nothing here waits: the kernel answers within the call that asks. Source: rtnetlink(7),
 //! netlink(7), `RTM_GETQDISC`.
 
+use crate::netlink::{ERROR, HEAD_BYTES, half, is_kernel, refusal, word};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `RTM_GETQDISC` and `RTM_NEWQDISC`.
 const ASK: u16 = 38;
 const TELLS: u16 = 36;
-/// `NLMSG_ERROR` and `NLMSG_DONE`.
-const ERROR: u16 = 2;
+/// `NLMSG_DONE`.
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const ALL: u16 = 0x301;
@@ -23,8 +23,7 @@ const ROOT: u32 = u32::MAX;
 const INGRESS: u32 = 0xffff_fff1;
 /// `TCA_KIND`.
 const KIND: u16 = 1;
-/// Bytes of `struct nlmsghdr`, of `struct tcmsg` and of `struct rtattr`.
-const HEAD_BYTES: usize = 16;
+/// Bytes of `struct tcmsg` and of `struct rtattr`.
 const QDISC_BYTES: usize = 20;
 const ATTRIBUTE_BYTES: usize = 4;
 /// What the kernel puts into one answer at most.
@@ -62,8 +61,7 @@ pub fn of_interfaces() -> Result<Vec<Queues>, Errno> {
     let (mut found, mut answer) = (Vec::new(), vec![0u8; ANSWER_BYTES]);
     for _ in 0..ANSWERS_MAX {
         let (bytes, _, from) = rustix::net::recvfrom(&socket, &mut answer, RecvFlags::DONTWAIT)?;
-        let kernel = |from| netlink::SocketAddrNetlink::try_from(from).is_ok_and(|from| from.pid() == 0);
-        if from.is_some_and(kernel) && read(&answer[..bytes.min(ANSWER_BYTES)], &mut found)? {
+        if from.as_ref().is_some_and(is_kernel) && read(&answer[..bytes.min(ANSWER_BYTES)], &mut found)? {
             let name = |index| netdevice::index_to_name(&socket, index).ok();
             return Ok(by_interface(&found, name));
         }
@@ -96,12 +94,7 @@ fn read(mut answer: &[u8], found: &mut Vec<Discipline>) -> Result<bool, Errno> {
         let message = answer.get(HEAD_BYTES..len).ok_or(Errno::BADMSG)?;
         match half(answer, 4) {
             Some(DONE) => return Ok(true),
-            Some(ERROR) => {
-                let errno = word(message, 0).and_then(|errno| (errno as i32).checked_neg());
-                return Err(errno
-                    .filter(|errno| (1..4096).contains(errno))
-                    .map_or(Errno::BADMSG, Errno::from_raw_os_error));
-            }
+            Some(ERROR) => return Err(refusal(&answer[..len])),
             Some(TELLS) => found.extend(discipline(message)),
             _ => {}
         }
@@ -122,14 +115,6 @@ fn discipline(message: &[u8]) -> Option<Discipline> {
         }
         attributes = attributes.get(len.next_multiple_of(4)..)?;
     }
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Those in which packets wait: one at the root, or, where that only spreads packets over others,

@@ -17,17 +17,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use vmmc_host::netlink::{ERROR, HEAD_BYTES, half, is_kernel, refusal, word};
 
-/// `SOCK_DIAG_BY_FAMILY`.
 /// Number of TCP among the protocols of IP.
 const IPPROTO_TCP: u8 = 6;
+/// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
-/// `NLMSG_ERROR`.
-const ERROR: u16 = 2;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// Bytes of `struct nlmsghdr`, and of a question and an answer with it.
-const HEAD_BYTES: usize = 16;
+/// Bytes of a question and an answer, with their heads.
 const QUESTION_BYTES: usize = HEAD_BYTES + 56;
 const ANSWER_BYTES: usize = HEAD_BYTES + 72;
 /// Bytes of a message that is looked at: more than an answer without extras has.
@@ -110,11 +108,6 @@ impl SocketDiag {
     }
 }
 
-/// Whether a message is from the kernel and not from a process: port 0.
-fn is_kernel(from: &rustix::net::SocketAddrAny) -> bool {
-    netlink::SocketAddrNetlink::try_from(from.clone()).is_ok_and(|from| from.pid() == 0)
-}
-
 /// A question for just one socket.
 fn question(claim: &SocketClaim, number: u32) -> [u8; QUESTION_BYTES] {
     let mut bytes = [0u8; QUESTION_BYTES];
@@ -153,17 +146,14 @@ fn question(claim: &SocketClaim, number: u32) -> [u8; QUESTION_BYTES] {
 
 /// What a message says; none if it is no answer to this question.
 fn answer(message: &[u8], number: u32) -> Option<Result<KernelSocket, Errno>> {
-    let word = |at: usize| message.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
+    let word = |at| word(message, at);
+    let kind = half(message, 4)?;
     let bytes = usize::try_from(word(0)?).ok()?;
     if bytes > message.len() || word(8)? != number {
         return None;
     }
     match kind {
-        ERROR => {
-            let errno = (word(HEAD_BYTES)? as i32).checked_neg().filter(|errno| (1..4096).contains(errno));
-            Some(Err(errno.map_or(Errno::BADMSG, Errno::from_raw_os_error)))
-        }
+        ERROR => Some(Err(refusal(message))),
         BY_FAMILY if bytes >= ANSWER_BYTES => Some(Ok(KernelSocket {
             established: *message.get(HEAD_BYTES + 1)? == ESTABLISHED,
             cookie: u64::from(word(HEAD_BYTES + 44)?) | u64::from(word(HEAD_BYTES + 48)?) << 32,
