@@ -93,6 +93,7 @@ pub const NODE: &[Counter] = &[
     counter("udp_receives", "System calls that received datagrams."),
     counter("udp_datagrams_in", "Datagrams received."),
     counter("udp_bytes_in", "Bytes of datagrams received."),
+    counter("udp_datagrams_placed", "Datagrams of which the kernel put a piece straight to where it belongs."),
     counter("udp_sends", "System calls that sent datagrams."),
     counter("udp_datagrams_out", "Datagrams sent."),
     counter("udp_datagrams_spliced", "Datagrams of which the kernel was given pages by reference."),

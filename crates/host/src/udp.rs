@@ -12,7 +12,7 @@ mod payload;
 mod receive;
 
 pub use payload::PayloadBuffer;
-pub use receive::ReceiveBuffer;
+pub use receive::{HEAD_BYTES, Head, ReceiveBuffer};
 
 use crate::Region;
 use crate::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
@@ -130,6 +130,13 @@ impl UdpPort {
     /// Whether one send can carry several datagrams.
     pub fn sends_segments(&self) -> bool {
         self.segments
+    }
+
+    /// Whether each receive gives one datagram, so that one can be [looked at](ReceiveBuffer::peek)
+    /// before it is taken.
+    #[inline]
+    pub fn gives_single(&self) -> bool {
+        !self.joins
     }
 
     /// Whether receives tell the traffic class of datagrams, and sends can have one.

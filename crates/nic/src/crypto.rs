@@ -175,6 +175,13 @@ impl Seal {
         }
     }
 
+    /// Whether a packet that opens does so whatever these bytes are.
+    pub(crate) fn leaves_out(&self, packet: &[u8], (at, len): (usize, usize)) -> bool {
+        let Seal::Plain = self else { return false };
+        let trailer = packet.last_chunk::<PLAIN_TRAILER_BYTES>();
+        trailer.is_some_and(|t| t[..4] == (at as u32).to_le_bytes() && t[4..8] == (len as u32).to_le_bytes())
+    }
+
     /// Opens a packet in place; gives the end of its body, which starts behind the header.
     pub(crate) fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
         match self {

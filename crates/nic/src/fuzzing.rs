@@ -7,7 +7,7 @@
 use crate::crypto::Seal;
 use crate::limits::LENGTH_BYTES_MAX;
 use crate::wire::chunk::AppendHead;
-use crate::wire::chunk::{Chunk, Handle, WriteHead};
+use crate::wire::chunk::{Brings, Chunk, Handle, WriteHead};
 use crate::wire::frame::{self, Frame};
 use crate::wire::hello::{Introduction, Welcome};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
@@ -34,6 +34,7 @@ pub fn header(data: &[u8]) -> bool {
 /// written and read again. Gives the number of frames.
 pub fn body(data: &[u8]) -> usize {
     single(data);
+    first(data);
     let (mut reader, mut frames) = (Reader::new(data), 0);
     while let Some(frame) = frame::read(&mut reader) {
         frames += 1;
@@ -67,6 +68,26 @@ fn single(data: &[u8]) {
         (frame, ack) => panic!("{frame:?} is not {ack:?}"),
     }
     assert!(reader.is_empty());
+}
+
+/// The chunk that a body begins with, as it is known before its data is here, is the same as
+/// afterwards.
+fn first(data: &[u8]) {
+    let Some(first) = frame::first_chunk(data) else { return };
+    let mut reader = Reader::new(data);
+    let seq = frame::read(&mut reader);
+    // Numbers that could not be counted on are refused with the whole packet.
+    assert!(matches!(seq, Some(Frame::Seq(seq)) if seq == first.seq));
+    let Some(bytes) = first.at.checked_add(first.len).and_then(|end| data.get(first.at..end)) else { return };
+    match (frame::read(&mut reader), first.what) {
+        (Some(Frame::Chunk(Chunk::Write { head, data }, _)), Brings::Write(known)) => {
+            assert_eq!((head, data), (known, bytes));
+        }
+        (Some(Frame::Chunk(Chunk::FetchData { ticket, offset, data, .. }, _)), known) => {
+            assert_eq!((Brings::Fetch { ticket, offset }, data), (known, bytes));
+        }
+        (frame, known) => panic!("{frame:?} is not {known:?}"),
+    }
 }
 
 /// Decodes the payloads of a handshake, which must survive being written and read again; whether

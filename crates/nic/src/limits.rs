@@ -145,6 +145,9 @@ pub const REDIRECTS_PER_PIECE: usize = 256;
 /// place: a further piece of a message costs the kernel about as much as copying some KiB, and
 /// packets that lend go out one by one.
 pub const LENT_BYTES_MIN: usize = 8 << 10;
+/// A piece of a datagram that is shorter is not [placed](crate::Engine::placement): to look at the
+/// datagram first costs a system call, about as much as copying that.
+pub const PLACED_BYTES_MIN: usize = 8 << 10;
 /// A lent piece of at least that size, which further ones follow, ends where a page of memory ends:
 /// so the next ones are whole pages, for drivers that hand pages on.
 pub const LENT_PAGES_BYTES_MIN: usize = 32 << 10;

@@ -289,6 +289,21 @@ impl TokenWords for Entry<'_> {
 }
 
 impl Tables {
+    /// Where in the export a part of a payload goes that is not the first one, if the payload still
+    /// has the key.
+    pub(crate) fn place_of_part(
+        &self,
+        target: &Target,
+        token: &TokenPart,
+        (at, len): (u64, u64),
+        dma: &mut dyn Dma,
+    ) -> Option<u64> {
+        let Arrivals::ByToken { entries } = target.arrivals else { return None };
+        let entry_at = token.entry_at(entries).ok()?;
+        let entry = Entry { dma, memory: target.memory, at: target.base + entry_at }.entry();
+        entry.place(token, at, len, target.len).ok().filter(|_| at > 0)
+    }
+
     /// Lands a part of a payload in the buffer of its token, after every check; the first part
     /// takes the key, the last one says that all is there.
     pub(crate) fn fill(

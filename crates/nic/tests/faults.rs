@@ -99,6 +99,7 @@ fn what_is_sent_from_its_place_in_memory_arrives_as_whole_as_anything() {
         }
         let world = stream_in(world, seed, bad_network());
         assert_eq!(world.lent > 1_000_000, seed % 4 != 0, "only plain packets lend: {}", world.lent);
+        assert!(world.placed == 0 || seed % 4 != 0, "only those are placed: {}", world.placed);
     }
 }
 
@@ -133,6 +134,7 @@ fn memory_may_change_when_its_send_is_done_even_if_references_to_it_are_under_wa
             assert!(there.iter().enumerate().all(|(i, byte)| *byte == (i / 100) as u8 ^ version), "seed {seed}");
         }
         assert!(world.referred > 1_000_000, "seed {seed}: {} bytes by reference", world.referred);
+        assert!(world.placed > 100_000, "seed {seed}: {} bytes placed", world.placed);
     }
 }
 

@@ -276,6 +276,10 @@ pub const PINNED_PAGES_MAX: u64 = 1 << 40;
 /// system calls instead of one: in a C program that moves datagrams so, 16 KiB were a tenth slower
 /// than copied, 32 KiB a tenth faster, 60 KiB two fifths.
 pub const SPLICE_BYTES_MIN: usize = 32 << 10;
+/// So many datagrams behind a long one are looked at before they are taken, for the next long one
+/// may go to its place at once; between the parts of a message come some short ones. A look at a
+/// short one is no call more: it is the receive.
+pub const LOOKS: u32 = 16;
 /// Sends to the network before rings have their turn.
 pub const TRANSMIT_BATCH: usize = 64;
 /// Bytes asked for as socket buffers; the kernel may grant less.

@@ -8,7 +8,7 @@
 mod port;
 
 use crate::limits::{
-    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, PROBES_PER_SECOND, ROUTES_MAX,
+    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, LOOKS, PROBES_PER_SECOND, ROUTES_MAX,
     SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
 use crate::station::ConnectionId;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{SPLICED_PAGES_MAX, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::{PayloadBuffer, UdpPort};
+use vmmc_host::udp::{HEAD_BYTES, PayloadBuffer, UdpPort};
 use vmmc_host::wait::Direct;
-use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
+use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, PLACED_BYTES_MIN};
 use vmmc_nic::{Codepoint, Fit, Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
@@ -48,6 +48,8 @@ pub(crate) struct Network<P: Port = UdpPort> {
     /// Route used last.
     last: usize,
     probes: Probes,
+    /// So many more datagrams are looked at before they are taken.
+    looks: u32,
     /// Whether the kernel cuts sends into datagrams, on every path tried so far.
     segments: bool,
     /// Where readable sockets show.
@@ -78,6 +80,7 @@ struct Counters {
     receives: u64,
     datagrams_in: u64,
     bytes_in: u64,
+    placed_in: u64,
     sends: u64,
     datagrams_out: u64,
     spliced_out: u64,
@@ -125,6 +128,7 @@ impl<P: Port> Network<P> {
             routes: Vec::new(),
             last: 0,
             probes: Probes::default(),
+            looks: 0,
             segments: true,
             epoll,
             armed: true,
@@ -218,11 +222,15 @@ impl<P: Port> Network<P> {
     /// Takes what has come to one socket.
     #[inline]
     fn receive_from(&mut self, index: usize, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
-        let mut stranger = None;
+        if self.looks > 0 && self.ports[index].gives_single() {
+            return self.look_and_receive(index, station, now, polls);
+        }
+        let (mut stranger, mut long) = (None, false);
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
         let came = self.ports[index].receive(&mut self.received, polls, |from, codepoint, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
+            long |= datagram.len() >= PLACED_BYTES_MIN;
             station.handle_datagram(now, from, codepoint, datagram);
             if routes.get(last).is_none_or(|r| r.address != from) {
                 stranger = Some(from);
@@ -232,10 +240,58 @@ impl<P: Port> Network<P> {
         // sees it as silence.
         let came = came.unwrap_or(false);
         self.counters.receives += u64::from(came);
+        if long && station.may_place() {
+            self.looks = LOOKS;
+        }
         if let Some(from) = stranger {
             self.learn(from, Some(index), station, now);
         }
         came
+    }
+
+    /// As [`receive_from`](Self::receive_from), but looks at a datagram before it takes it: what is
+    /// long may go to its place at once.
+    fn look_and_receive(&mut self, index: usize, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
+        let (port, received, counters) = (&mut self.ports[index], &mut self.received, &mut self.counters);
+        let Ok(Some(head)) = port.peek(received, polls) else { return false };
+        self.looks -= 1;
+        counters.receives += 1;
+        counters.datagrams_in += 1;
+        counters.bytes_in += head.len as u64;
+        // A sender without an address is nobody to answer to.
+        let Some(from) = head.from else { return true };
+        if head.len <= HEAD_BYTES {
+            station.handle_datagram(now, from, Codepoint::NotEct, P::head(received, &head));
+        } else {
+            if head.len >= PLACED_BYTES_MIN {
+                self.looks = LOOKS;
+            }
+            let placement = station.placement(from, P::head(received, &head), head.len);
+            match placement.and_then(|placement| Some((placement, station.placement_region(&placement)?))) {
+                Some((placement, region)) => {
+                    let place = (placement.at, (region, placement.offset, placement.len));
+                    let taken = port.take(received, &head, Some(place));
+                    station.end_of_loan();
+                    match taken {
+                        Ok(datagram) => {
+                            counters.placed_in += 1;
+                            station.handle_placed_datagram(now, from, datagram, &placement);
+                        }
+                        // It is lost, as on any wire, and does not go that way again.
+                        Err(_) => self.looks = 0,
+                    }
+                }
+                None => {
+                    if let Ok(datagram) = port.take(received, &head, None) {
+                        station.handle_datagram(now, from, Codepoint::NotEct, datagram);
+                    }
+                }
+            }
+        }
+        if self.routes.get(self.last).is_none_or(|route| route.address != from) {
+            self.learn(from, Some(index), station, now);
+        }
+        true
     }
 
     /// Sends what the engine has to send; says whether there was anything.
@@ -319,12 +375,13 @@ impl<P: Port> Network<P> {
         !self.held.is_empty()
     }
 
-    pub(crate) fn counters(&self) -> [(&'static str, u64); 11] {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 12] {
         let c = &self.counters;
         [
             ("udp_receives", c.receives),
             ("udp_datagrams_in", c.datagrams_in),
             ("udp_bytes_in", c.bytes_in),
+            ("udp_datagrams_placed", c.placed_in),
             ("udp_sends", c.sends),
             ("udp_datagrams_out", c.datagrams_out),
             ("udp_datagrams_spliced", c.spliced_out),

@@ -4,8 +4,9 @@
 
 use super::name::SocketName;
 use super::{CONTROL_BYTES, Control, PEEK, PayloadBuffer, PeekState, RECEIVE, UdpPort};
+use crate::Region;
 use rustix::io::Errno;
-use rustix::net;
+use rustix::net::{self, RecvFlags};
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,6 +17,15 @@ pub struct ReceiveBuffer {
     bytes: PayloadBuffer,
     control: Control,
     name: SocketName,
+}
+
+/// What is known of a datagram that is still in the kernel's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its sender; none: it has no address that could be answered.
+    pub from: Option<SocketAddr>,
+    /// All of its bytes.
+    pub len: usize,
 }
 
 /// One receive: several datagrams of the same sender if the kernel joined them.
@@ -74,6 +84,85 @@ impl ReceiveBuffer {
             each(came.from, came.told.class, datagram);
         }
         Ok(true)
+    }
+
+    /// Looks at the datagram at the head of the kernel's queue, whose first [`HEAD_BYTES`] are in
+    /// [`head`](Self::head) then; [`take`](Self::take) takes it. When nothing is there it polls
+    /// again, `polls` times in all. None: nothing came.
+    ///
+    /// # Panics
+    /// If the kernel joins datagrams for this socket: see [`UdpPort::gives_single`].
+    #[inline]
+    pub fn peek(&mut self, port: &mut UdpPort, polls: u32) -> io::Result<Option<Head>> {
+        assert!(port.gives_single(), "a join of several has no head");
+        port.release();
+        let head = &mut self.bytes[..HEAD_BYTES];
+        let mut left = polls;
+        let came = loop {
+            let came = net::recvfrom(&port.socket, &mut *head, PEEK | RecvFlags::TRUNC);
+            left = left.saturating_sub(1);
+            if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
+                break came;
+            }
+        };
+        let (_, len, from) = match came {
+            Ok(came) => came,
+            Err(errno) => {
+                port.peek = if errno == Errno::AGAIN { PeekState::Empty } else { PeekState::Taken };
+                return nothing_there(errno).map(|()| None);
+            }
+        };
+        port.peek = PeekState::Left;
+        let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+        Ok(Some(Head { from, len: len.min(BUFFER_BYTES) }))
+    }
+
+    /// The first bytes of the datagram that was [looked at](Self::peek), as far as it has so many.
+    #[inline]
+    pub fn head(&mut self, head: &Head) -> &mut [u8] {
+        &mut self.bytes[..head.len.min(HEAD_BYTES)]
+    }
+
+    /// Takes the datagram that was [looked at](Self::peek). `place`: `len` bytes of it, from byte
+    /// `at` on, go to a range of a region, and their room in what is returned means nothing.
+    ///
+    /// # Errors
+    /// The datagram is lost if the region has no memory there any more, or if it was another one.
+    ///
+    /// # Panics
+    /// If the range is not in the region, or the piece not in the datagram.
+    pub fn take(
+        &mut self,
+        port: &mut UdpPort,
+        head: &Head,
+        place: Option<(usize, (&Region, u64, usize))>,
+    ) -> io::Result<&mut [u8]> {
+        port.peek = PeekState::Taken;
+        let datagram = &mut self.bytes[..head.len];
+        let Some((at, (region, offset, len))) = place else {
+            let (_, len) = net::recv(&port.socket, &mut *datagram, RECEIVE)?;
+            return Ok(&mut self.bytes[..len.min(head.len)]);
+        };
+        region.check(offset, len as u64).expect("the caller looked the range up");
+        let (before, rest) = datagram.split_at_mut(at);
+        let after = &mut rest[len..];
+        let piece = |base: *mut u8, len: usize| libc::iovec { iov_base: base.cast(), iov_len: len };
+        let memory = region.as_ptr().wrapping_add(offset as usize);
+        let mut pieces = [piece(before.as_mut_ptr(), at), piece(memory, len), piece(after.as_mut_ptr(), after.len())];
+        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
+        header.msg_iov = pieces.as_mut_ptr();
+        header.msg_iovlen = pieces.len() as _;
+        // SAFETY: the pieces are two parts of the buffer, borrowed through the call, and a range of
+        // a region, which was checked above: shared memory, which nothing borrows, and others may
+        // write at any time anyway.
+        let got =
+            unsafe { libc::recvmsg(port.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+        if got != head.len {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(&mut self.bytes[..got])
     }
 
     /// The quickest call for a single datagram, with nothing around the system call of empty polls:
@@ -148,6 +237,8 @@ impl Default for ReceiveBuffer {
     }
 }
 
+/// Bytes of a datagram that a [look](ReceiveBuffer::peek) at it gives.
+pub const HEAD_BYTES: usize = 256;
 /// Bytes of a receive buffer: the largest datagram, and the largest join of several.
 const BUFFER_BYTES: usize = 1 << 16;
 

@@ -87,6 +87,51 @@ fn memory_of_a_region_goes_out_from_its_place() {
 }
 
 #[test]
+fn a_datagram_is_looked_at_and_a_piece_of_it_goes_to_a_region() {
+    let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
+    let (to, from) = (b.local_addr(), Some(a.local_addr()));
+    assert_eq!(buffer.peek(&mut b, 100).unwrap(), None);
+    let long: Vec<u8> = (0..60_000u32).map(|at| (at / 7) as u8).collect();
+    for len in [60_000, 40, 60_000, HEAD_BYTES, HEAD_BYTES + 1] {
+        a.send(to, &long[..len], len).unwrap();
+    }
+    let region = Region::create(2 * PAGE_BYTES as u64).unwrap();
+    let look = |buffer: &mut ReceiveBuffer, b: &mut UdpPort| buffer.peek(b, 1).unwrap().expect("it is there");
+    let first = look(&mut buffer, &mut b);
+    assert_eq!(first, Head { from, len: 60_000 });
+    assert_eq!(buffer.head(&first), &long[..HEAD_BYTES]);
+    let rest = buffer.take(&mut b, &first, Some((100, (&region, 1_000, 6_000)))).unwrap();
+    assert_eq!((&rest[..100], &rest[6_100..]), (&long[..100], &long[6_100..]));
+    let mut there = vec![0; 8_192];
+    region.read(0, &mut there).unwrap();
+    assert_eq!(there[1_000..7_000], long[100..6_100]);
+    assert!(there[..1_000].iter().chain(&there[7_000..]).all(|byte| *byte == 0), "nothing else");
+    // One that is all head is gone with the next look; a long one may be taken as it is.
+    let short = look(&mut buffer, &mut b);
+    assert_eq!(buffer.head(&short), &long[..40]);
+    let second = look(&mut buffer, &mut b);
+    assert_eq!(buffer.take(&mut b, &second, None).unwrap(), long);
+    let edge = look(&mut buffer, &mut b);
+    assert_eq!(buffer.head(&edge), &long[..HEAD_BYTES]);
+    assert_eq!(receive_all(&mut b, 1), [&long[..HEAD_BYTES + 1]]);
+}
+
+#[test]
+fn a_piece_for_memory_that_takes_none_is_lost_with_its_datagram_and_with_no_other() {
+    let (a, mut b, mut buffer) = (loopback(), loopback(), ReceiveBuffer::new());
+    let region = Region::create(2 * PAGE_BYTES as u64).unwrap();
+    for byte in [1, 2] {
+        a.send(b.local_addr(), &[byte; 10_000], 10_000).unwrap();
+    }
+    // The kernel may not write there; so it is where a file system has no page left for a hole.
+    let len = region.len_bytes();
+    let region = Region::map(region.share().unwrap(), len, crate::Protection::ReadOnly).unwrap();
+    let head = buffer.peek(&mut b, 1).unwrap().expect("it is there");
+    assert!(buffer.take(&mut b, &head, Some((100, (&region, 0, 8_000)))).is_err());
+    assert_eq!(receive_all(&mut b, 1), [vec![2; 10_000]]);
+}
+
+#[test]
 fn pages_of_a_region_go_out_by_reference() {
     let (a, mut b) = (loopback(), loopback());
     let mut pipe = PagePipe::new();

@@ -9,6 +9,7 @@ mod driver;
 mod handshake;
 mod message;
 mod observe;
+mod placing;
 mod post;
 mod redirections;
 mod sizes;
@@ -34,6 +35,8 @@ use crate::slab::Key;
 use crate::stats::Stats;
 use crate::tables::{SessionId, Tables, Wait};
 use crate::time::Time;
+
+pub use placing::Placement;
 
 use handshake::{Limiter, Slot};
 pub use message::PeerRef;

@@ -14,6 +14,7 @@ use super::{FETCHES_TURN, Op, OpKind, Session};
 use crate::fetching::{Fetching, Part};
 use crate::ids::ProcessId;
 use crate::limits::SHORT_BYTES;
+use crate::local::in_bounds;
 use crate::slab::Key;
 use crate::tables::Tables;
 use crate::time::Time;
@@ -35,6 +36,12 @@ impl Op {
     #[inline]
     pub(super) fn is_long_fetch(&self) -> bool {
         self.len > SHORT_BYTES && matches!(self.kind, OpKind::Fetch { .. })
+    }
+
+    /// These bytes of a fetch are asked for, and so many have not come.
+    #[inline]
+    pub(super) fn has_asked_for(&self, offset: u64, len: u64) -> bool {
+        in_bounds(offset, len, self.asked).is_ok() && len <= self.asked - self.progress
     }
 }
 

@@ -27,7 +27,7 @@ use crate::command::AtomicOp;
 use crate::congestion::{Congestion, CongestionControl, RoundTrip};
 use crate::crypto::Seals;
 use crate::ecn::Ecn;
-use crate::engine::Lent;
+use crate::engine::{Lent, Placement};
 use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
 use crate::intervals::IntervalSet;
@@ -229,6 +229,8 @@ struct Rx {
     ack_deadline: Option<Time>,
     /// So many packets behind the newest gap are acknowledged one by one still.
     told_singly: u64,
+    /// Where the data of the next chunk is already.
+    placed: Option<Placement>,
 }
 
 /// Turns from here on are those of operations apart, by process slot; below are those in order.
@@ -370,6 +372,7 @@ impl Session {
                 ack_now: false,
                 ack_deadline: None,
                 told_singly: 0,
+                placed: None,
             },
             ops: Slab::default(),
             queues: Vec::new(),

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 
 use super::{Op, Session};
 use crate::command::Dma;
+use crate::engine::Placement;
 use crate::error::OpError;
 use crate::event::Sender;
 use crate::ids::{ImportId, NodeName, ProcessId, RegionRef};
 use crate::limits::{
     ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN, REORDER_PACKETS,
 };
-use crate::local::{has_right, in_bounds, tail_of};
+use crate::local::{has_right, in_bounds};
 use crate::rights::Rights;
 use crate::slab::Key;
 use crate::tables::{Incoming, Tables, Target};
@@ -46,6 +47,25 @@ impl Session {
         }
     }
 
+    /// Whether a chunk that comes with this number is processed at once, and nothing else is.
+    pub(crate) fn is_next(&self, seq: u64) -> bool {
+        seq == self.rx.next && self.rx.held.is_empty()
+    }
+
+    /// The data of the next chunk, which is a write, is in its place already, or none is.
+    pub(crate) fn place(&mut self, placed: Option<Placement>) {
+        self.rx.placed = placed;
+    }
+
+    /// The data of a chunk, which is elsewhere if it was [placed](Self::place).
+    #[inline]
+    fn incoming<'a>(&mut self, data: &'a [u8]) -> Incoming<'a> {
+        match self.rx.placed.take() {
+            Some(Placement { memory: from, offset, len, .. }) => Incoming::Memory { from, offset, len: len as u64 },
+            None => Incoming::Bytes(data),
+        }
+    }
+
     /// Takes the opened body of a packet that has not been seen before, if it is one send that is
     /// next in order. The acknowledgement in it is the caller's, as of [`receive`](Self::receive).
     /// `None`: nothing happened.
@@ -58,7 +78,7 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Option<Option<Ack<'static>>> {
-        let next = |single: &frame::SingleWrite<'_>| single.seq == self.rx.next && self.rx.held.is_empty();
+        let next = |single: &frame::SingleWrite<'_>| self.is_next(single.seq);
         let single = frame::single_write(body).filter(next)?;
         self.rx.next += 1;
         self.take_write(single.seq, &single.head, single.data, tables, dma);
@@ -310,6 +330,7 @@ impl Session {
     #[inline]
     fn take_write(&mut self, seq: u64, head: &WriteHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
         self.rx.ack_now |= head.ack_now;
+        let data = self.incoming(data);
         let mut target = Err(OpError::Revoked);
         if let Some(grant) = tables.grant_mut(self.via, head.grant) {
             grant.skip &= !head.first;
@@ -345,6 +366,13 @@ impl Session {
         self.rx.ack_now = true;
     }
 
+    /// Where a part of the answer to a fetch goes, with certainty.
+    pub(crate) fn place_of_answer(&self, ticket: u64, offset: u64, len: u64) -> Option<(RegionRef, u64)> {
+        let op = self.ops.get(Key::from_u64(ticket)).filter(|op| !op.ended && !op.queued)?;
+        let super::OpKind::Fetch { region, to } = op.kind else { return None };
+        op.has_asked_for(offset, len).then_some((RegionRef { process: op.process, region }, to + offset))
+    }
+
     fn fetched(
         &mut self,
         ticket: Key<Op>,
@@ -354,17 +382,16 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) {
+        let data = self.incoming(data);
         let Some(op) = self.ops.get_mut(ticket).filter(|op| !op.ended && !op.queued) else { return };
         let super::OpKind::Fetch { region, to } = op.kind else { return };
-        let len = data.len() as u64;
+        let len = data.len();
         // Nothing but what was asked for, and each byte once.
-        if in_bounds(offset, len, op.asked).is_err() || len > op.asked - op.progress {
+        if !op.has_asked_for(offset, len) {
             return self.end_op_sent(ticket, Err(OpError::Protocol), tables);
         }
-        if len > 0 {
-            dma.deposit(RegionRef { process: op.process, region }, to + offset, data);
-            tables.stats.bytes_deposited += len;
-        }
+        data.put(0, len, RegionRef { process: op.process, region }, to + offset, dma);
+        tables.stats.bytes_deposited += len;
         op.progress += len;
         let (progress, whole, is_long) = (op.progress, op.len, op.is_long_fetch());
         if is_long {
@@ -401,19 +428,19 @@ fn write(
     target: &Target,
     from: Sender,
     head: &WriteHead,
-    data: &[u8],
+    data: Incoming<'_>,
     tables: &mut Tables,
     dma: &mut dyn Dma,
 ) -> Result<(), OpError> {
     if let Some(token) = &head.token {
-        return tables.fill(target, token, head.offset, Incoming::Bytes(data), dma);
+        return tables.fill(target, token, head.offset, data, dma);
     }
-    in_bounds(head.offset, data.len() as u64, target.len)?;
-    tables.arrived(target, head.offset, Incoming::Bytes(data), head.counter, dma)?;
+    in_bounds(head.offset, data.len(), target.len)?;
+    tables.arrived(target, head.offset, data, head.counter, dma)?;
     if let Some((offset, len, word)) = head.notify {
         // What is reported to the owner is a claim of the sender; it must make sense at least.
         in_bounds(offset, len, target.len)?;
-        tables.notify(target, from, (offset, len), tail_of(data), word);
+        tables.notify(target, from, (offset, len), data.tail(dma), word);
     }
     Ok(())
 }

@@ -177,8 +177,7 @@ impl<'a> Chunk<'a> {
         match reader.u8()? {
             WRITE => read_write(reader),
             FETCH_DATA => {
-                let last = reader.u8()? & FLAG_LAST != 0;
-                let (ticket, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                let (ticket, offset, last, len) = read_fetch_head(reader)?;
                 Some(Chunk::FetchData { ticket, offset, last, data: reader.bytes(len as usize)? })
             }
             APPEND => read_append(reader),
@@ -348,6 +347,13 @@ impl WriteHead {
     }
 }
 
+/// Whose data a chunk brings.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Brings {
+    Write(WriteHead),
+    Fetch { ticket: u64, offset: u64 },
+}
+
 /// An append without its data.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct AppendHead {
@@ -380,16 +386,42 @@ pub(crate) fn write_fetch_head(ticket: u64, offset: u64, last: bool, len: u32, o
     out.u32(len);
 }
 
+/// Takes a chunk up to its data, of which it gives the bytes. `None`: it brings none, or this is
+/// not all of its head.
+pub(crate) fn read_head(reader: &mut Reader<'_>) -> Option<(Brings, u32)> {
+    match reader.u8()? {
+        WRITE => read_write_head(reader).map(|(head, len)| (Brings::Write(head), len)),
+        FETCH_DATA => {
+            let (ticket, offset, _, len) = read_fetch_head(reader)?;
+            Some((Brings::Fetch { ticket, offset }, len))
+        }
+        _ => None,
+    }
+}
+
+/// Ticket, offset, whether it is the last, and bytes of data; its first byte is gone.
+#[inline]
+fn read_fetch_head(reader: &mut Reader<'_>) -> Option<(u64, u64, bool, u32)> {
+    let last = reader.u8()? & FLAG_LAST != 0;
+    Some((reader.u64()?, reader.u64()?, last, reader.u32()?))
+}
+
 #[inline]
 fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
+    let (head, len) = read_write_head(reader)?;
+    Some(Chunk::Write { head, data: reader.bytes(len as usize)? })
+}
+
+/// Takes a write up to its data, of which it gives the bytes; its first byte is gone.
+#[inline]
+fn read_write_head(reader: &mut Reader<'_>) -> Option<(WriteHead, u32)> {
     let flags = reader.u8()?;
     let (grant, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
     let notify = if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?, reader.u64()?)) } else { None };
     let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
     let token = if flags & FLAG_TOKEN != 0 { Some(read_token(reader)?) } else { None };
-    let data = reader.bytes(len as usize)?;
     let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);
-    Some(Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter, token }, data })
+    Some((WriteHead { ack_now, first, grant, offset, notify, counter, token }, len))
 }
 
 fn read_token(reader: &mut Reader<'_>) -> Option<TokenPart> {

@@ -3,7 +3,7 @@
 //! A chunk has no number of its own: `SEQ` gives the number of the next one, and each that follows
 //! counts on.
 
-use super::chunk::{CHUNK_FIRST, Chunk, FLAG_ACK_NOW, FLAG_FIRST, WRITE, WRITE_BYTES, WriteHead};
+use super::chunk::{self, Brings, CHUNK_FIRST, Chunk, FLAG_ACK_NOW, FLAG_FIRST, WRITE, WRITE_BYTES, WriteHead};
 use super::{Reader, Writer, u32_at, u64_at};
 use crate::limits::{ACK_RANGES_MAX, PACKET_BYTES_MAX};
 
@@ -170,6 +170,26 @@ fn single_ack(bytes: &[u8]) -> Option<Ack<'static>> {
     let [ACK, .., 0] = fields else { return None };
     let (cumulative, largest) = (u64_at(fields, 1), u64_at(fields, 9));
     Some(Ack { cumulative, largest, delay_us: u32_at(fields, 17), barrier: u64_at(fields, 21), ranges: &[] })
+}
+
+/// What a body begins with that brings data, without that.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct FirstChunk {
+    pub(crate) seq: u64,
+    pub(crate) what: Brings,
+    /// Where its data begins.
+    pub(crate) at: usize,
+    /// Bytes of that.
+    pub(crate) len: usize,
+}
+
+/// The chunk that a body begins with, of which only these bytes are at hand. `None`: it brings no
+/// data, or its head is longer than they are.
+pub(crate) fn first_chunk(bytes: &[u8]) -> Option<FirstChunk> {
+    let mut reader = Reader::new(bytes);
+    let seq = if reader.u8()? == SEQ { reader.u64()? } else { return None };
+    let (what, len) = chunk::read_head(&mut reader)?;
+    Some(FirstChunk { seq, what, at: bytes.len() - reader.rest().len(), len: len as usize })
 }
 
 /// Writes an acknowledgement; `ranges` are absolute, above `cumulative`.

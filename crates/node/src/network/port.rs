@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::{ReceiveBuffer, UdpPort, Way, way_to};
+use vmmc_host::udp::{Head, ReceiveBuffer, UdpPort, Way, way_to};
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Codepoint, Lent, Time, Transmit};
+use vmmc_nic::{Codepoint, Lent, Placement, Time, Transmit};
 
 /// A UDP socket; see [`UdpPort`] for what each call promises.
 pub(crate) trait Port: AsFd + Sized {
@@ -33,6 +33,15 @@ pub(crate) trait Port: AsFd + Sized {
         polls: u32,
         each: impl FnMut(SocketAddr, Codepoint, &mut [u8]),
     ) -> io::Result<bool>;
+    fn gives_single(&self) -> bool;
+    fn peek(&mut self, buffer: &mut Self::Received, polls: u32) -> io::Result<Option<Head>>;
+    fn head<'b>(buffer: &'b mut Self::Received, head: &Head) -> &'b mut [u8];
+    fn take<'b>(
+        &mut self,
+        buffer: &'b mut Self::Received,
+        head: &Head,
+        place: Option<(usize, (&Region, u64, usize))>,
+    ) -> io::Result<&'b mut [u8]>;
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()>;
     fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()>;
     fn send_around(&self, to: SocketAddr, head: &[u8], memory: (&Region, u64, usize), tail: &[u8]) -> io::Result<()>;
@@ -96,6 +105,30 @@ impl Port for UdpPort {
     }
 
     #[inline]
+    fn gives_single(&self) -> bool {
+        UdpPort::gives_single(self)
+    }
+
+    #[inline]
+    fn peek(&mut self, buffer: &mut ReceiveBuffer, polls: u32) -> io::Result<Option<Head>> {
+        buffer.peek(self, polls)
+    }
+
+    #[inline]
+    fn head<'b>(buffer: &'b mut ReceiveBuffer, head: &Head) -> &'b mut [u8] {
+        buffer.head(head)
+    }
+
+    fn take<'b>(
+        &mut self,
+        buffer: &'b mut ReceiveBuffer,
+        head: &Head,
+        place: Option<(usize, (&Region, u64, usize))>,
+    ) -> io::Result<&'b mut [u8]> {
+        buffer.take(self, head, place)
+    }
+
+    #[inline]
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
         UdpPort::send(self, to, bytes, segment_bytes)
     }
@@ -130,6 +163,10 @@ impl Port for UdpPort {
 /// call promises.
 pub(crate) trait Traffic {
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]);
+    fn may_place(&self) -> bool;
+    fn placement(&mut self, from: SocketAddr, head: &[u8], len: usize) -> Option<Placement>;
+    fn placement_region(&self, placement: &Placement) -> Option<&Region>;
+    fn handle_placed_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], placement: &Placement);
     fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;
     fn try_send_inline(
         &mut self,
@@ -149,6 +186,23 @@ impl Traffic for Station {
     #[inline]
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
         Station::handle_datagram(self, now, from, codepoint, datagram);
+    }
+
+    #[inline]
+    fn may_place(&self) -> bool {
+        Station::may_place(self)
+    }
+
+    fn placement(&mut self, from: SocketAddr, head: &[u8], len: usize) -> Option<Placement> {
+        Station::placement(self, from, head, len)
+    }
+
+    fn placement_region(&self, placement: &Placement) -> Option<&Region> {
+        Station::placement_region(self, placement)
+    }
+
+    fn handle_placed_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], placement: &Placement) {
+        Station::handle_placed_datagram(self, now, from, datagram, placement);
     }
 
     #[inline]

@@ -622,3 +622,76 @@ fn codepoints_arrive_through_real_sockets() {
     let near = Network::<UdpPort>::bind(&[loopback], Arc::clone(&sender.epoll)).unwrap();
     assert!(!near.has_codepoints());
 }
+
+/// Lets datagrams of these lengths come to loopback, numbered, and takes all of them.
+fn come_near(world: &mut World, lens: &[usize]) {
+    let near = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let come = |(number, len): (u32, &usize)| Ok(vec![(near, datagram(number, *len))]);
+    kernel(|kernel| kernel.coming[0].extend((0..).zip(lens).map(come)));
+    while world.network.receive(&mut world.engine, world.now, 1) {}
+    assert_eq!(world.engine.loans.get(), 0, "every loan has ended");
+    assert!(kernel(|kernel| kernel.coming[0].is_empty()));
+}
+
+/// One whose engine has a place for 30,000 bytes of each datagram of [`LONG`].
+fn near_world() -> World {
+    let mut world = World::on(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 7))]);
+    world.engine.region = Some(Region::create(1 << 16).unwrap());
+    world.engine.piece = Some((100, 30_000));
+    world
+}
+
+const LONG: usize = 30_150;
+
+/// Lengths of the datagrams that came, and numbers of those that came in part.
+fn came(world: &mut World) -> (Vec<usize>, Vec<u8>) {
+    let whole = std::mem::take(&mut world.engine.came).iter().map(Vec::len).collect();
+    let placed = std::mem::take(&mut world.engine.came_placed);
+    assert!(placed.iter().all(|rest| rest.len() == LONG - 30_000));
+    (whole, placed.iter().map(|rest| rest[0]).collect())
+}
+
+#[test]
+fn behind_a_long_datagram_what_is_long_goes_to_its_place() {
+    let mut world = near_world();
+    come_near(&mut world, &[40, LONG, 40, LONG, HEAD_BYTES + 1, LONG]);
+    // The first long one says that there may be more.
+    assert_eq!(came(&mut world), (vec![40, LONG, 40, HEAD_BYTES + 1], vec![3, 5]));
+    assert_eq!((world.counter("udp_datagrams_placed"), world.counter("udp_datagrams_in")), (2, 6));
+    let mut there = vec![0; 30_000];
+    world.engine.region.as_ref().unwrap().read(64, &mut there).unwrap();
+    assert!(there.iter().all(|byte| *byte == 5));
+    // What has no place, and what the station has no region for, comes whole.
+    world.engine.piece = None;
+    come_near(&mut world, &[LONG]);
+    world.engine.piece = Some((100, 30_000));
+    world.engine.region = None;
+    come_near(&mut world, &[LONG]);
+    assert_eq!(came(&mut world), (vec![LONG, LONG], vec![]));
+}
+
+#[test]
+fn nothing_is_looked_at_where_no_long_datagram_has_come_lately_or_none_has_a_place() {
+    let mut world = near_world();
+    let looks = || kernel(|kernel| std::mem::take(&mut kernel.looks));
+    come_near(&mut world, &[40; 50]);
+    assert_eq!(looks(), 0);
+    let mut lens = vec![LONG];
+    lens.resize(1 + LOOKS as usize, 40);
+    lens.push(LONG);
+    come_near(&mut world, &lens);
+    // The last one is long, and behind it nothing comes.
+    assert_eq!((looks(), came(&mut world).1), (LOOKS as usize + 1, vec![]));
+    let mut sealed = near_world();
+    sealed.engine.is_sealed = true;
+    come_near(&mut sealed, &[LONG; 50]);
+    assert_eq!((looks(), came(&mut sealed).1), (0, vec![]));
+}
+
+#[test]
+fn a_datagram_whose_place_has_no_memory_any_more_is_lost_and_the_next_one_comes_whole() {
+    let mut world = near_world();
+    answer([Ok(()), Err(Errno::FAULT)]);
+    come_near(&mut world, &[LONG; 5]);
+    assert_eq!(came(&mut world), (vec![LONG, LONG], vec![1, 4]));
+}

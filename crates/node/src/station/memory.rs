@@ -614,6 +614,9 @@ impl Dma for Memory {
 
     fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
         self.touch(to.process, len);
+        if (from, from_offset) == (to, to_offset) {
+            return;
+        }
         let mut done = 0;
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);

@@ -59,7 +59,7 @@ use std::os::fd::OwnedFd;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::{Channel, Nanos, Region};
-use vmmc_nic::{Codepoint, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_nic::{Codepoint, Config, Engine, Lent, NodeName, PeerTableFull, Placement, RegionRef, Time, Transmit};
 
 /// Why a station or a connection to it cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -391,9 +391,20 @@ impl Station {
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
         self.progress += 1;
         self.engine.handle_datagram_with(now, from, codepoint, datagram, &mut self.memory);
+        self.handle_messages(now);
+    }
+
+    #[inline]
+    fn handle_messages(&mut self, now: Time) {
         while let Some((peer, message)) = self.engine.poll_message() {
             self.handle_message(now, peer, &message);
         }
+    }
+
+    /// Whether datagrams may have a [placement](Self::placement).
+    #[inline]
+    pub(crate) fn may_place(&self) -> bool {
+        self.engine.may_place()
     }
 
     /// The next datagram to send, written to the start of `buf`.
@@ -415,12 +426,38 @@ impl Station {
         self.engine.has_pending_work()
     }
 
+    /// Where a piece of a datagram belongs, of which the first bytes are known.
+    pub(crate) fn placement(&mut self, from: SocketAddr, head: &[u8], len: usize) -> Option<Placement> {
+        self.engine.placement(from, head, len, &mut self.memory)
+    }
+
+    /// The region of a placement, until [`end_of_loan`](Self::end_of_loan); none if it is gone.
+    pub(crate) fn placement_region(&self, placement: &Placement) -> Option<&Region> {
+        self.region_on_loan(placement.memory, placement.offset, placement.len)
+    }
+
+    /// Hands a datagram to the engine of which a piece is in its place already.
+    pub(crate) fn handle_placed_datagram(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        placement: &Placement,
+    ) {
+        self.progress += 1;
+        self.engine.handle_placed_datagram(now, from, Codepoint::NotEct, datagram, placement, &mut self.memory);
+        self.handle_messages(now);
+    }
+
     /// The region that a packet lends from, until [`end_of_loan`](Self::end_of_loan); none if it is
     /// gone and zeros stand for it.
     pub(crate) fn lent_region(&self, lent: &Lent) -> Option<&Region> {
-        let region =
-            self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok());
-        region.inspect(|_| _ = self.memory.mark(lent.memory))
+        self.region_on_loan(lent.memory, lent.offset, lent.len)
+    }
+
+    fn region_on_loan(&self, at: RegionRef, offset: u64, len: usize) -> Option<&Region> {
+        let region = self.memory.region(at).filter(|region| region.check(offset, len as u64).is_ok());
+        region.inspect(|_| _ = self.memory.mark(at))
     }
 
     /// What was lent is not touched any more.

@@ -194,14 +194,19 @@ suite!(unmapped embedded_unmapped, crate::nodes::Embedded::start);
 suite!(unmapped daemon_unmapped, crate::nodes::Daemons::start);
 suite!(unmapped simulated_unmapped, crate::nodes::Simulated::start);
 
-/// Long data goes between plain nodes of one machine by reference to its pages; what is encrypted
-/// does not.
+/// Long data goes between plain nodes of one machine by reference to its pages, and straight to its
+/// place; what is encrypted does neither.
 #[test]
-fn plain_nodes_of_one_machine_send_long_data_by_reference() {
+fn plain_nodes_of_one_machine_move_long_data_without_copies_of_their_own() {
     for (nodes, plain) in [(nodes::Embedded::start_plain(), true), (nodes::Embedded::start(), false)] {
         moving::memory_may_change_when_a_long_send_from_it_is_done(&nodes);
-        let info = nodes::Nodes::attach(&nodes, 1).node_info(false).expect("an answer");
-        let spliced = info.counters.iter().find(|(name, _)| name == "udp_datagrams_spliced").expect("counted").1;
+        let counted = |node: usize, wanted: &str| {
+            let info = nodes::Nodes::attach(&nodes, node).node_info(false).expect("an answer");
+            info.counters.iter().find(|(name, _)| name == wanted).expect("counted").1
+        };
+        let spliced = counted(1, "udp_datagrams_spliced");
         assert_eq!(spliced > 100, plain, "{spliced} datagrams by reference");
+        let placed: u64 = (0..2).map(|node| counted(node, "udp_datagrams_placed")).sum();
+        assert_eq!(placed > 50, plain, "{placed} datagrams placed");
     }
 }

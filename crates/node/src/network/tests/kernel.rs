@@ -14,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vmmc_host::Region;
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::Way;
+use vmmc_host::udp::{HEAD_BYTES, Head, Way};
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Codepoint, Fit, Lent, ProcessId, RegionId, RegionRef, Time, Transmit};
+use vmmc_nic::{Codepoint, Fit, Lent, Placement, ProcessId, RegionId, RegionRef, Time, Transmit};
 
 /// What a socket was asked to do with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub(super) struct Kernel {
     /// Addresses of all sockets, those included that are closed.
     pub(super) sockets: Vec<SocketAddr>,
     pub(super) ways_asked: usize,
+    /// Looks at what comes.
+    pub(super) looks: usize,
 }
 
 thread_local! {
@@ -72,6 +74,7 @@ thread_local! {
         binds: Ok(()),
         sockets: Vec::new(),
         ways_asked: 0,
+        looks: 0,
     }) };
 }
 
@@ -156,7 +159,7 @@ fn content((region, offset, len): (&Region, u64, usize)) -> Vec<u8> {
 }
 
 impl Port for FakePort {
-    type Received = ();
+    type Received = Vec<u8>;
 
     fn bind(address: SocketAddr, _: usize) -> io::Result<FakePort> {
         kernel(|kernel| kernel.binds)?;
@@ -191,13 +194,51 @@ impl Port for FakePort {
 
     fn receive(
         &mut self,
-        (): &mut (),
+        _: &mut Vec<u8>,
         _: u32,
         mut each: impl FnMut(SocketAddr, Codepoint, &mut [u8]),
     ) -> io::Result<bool> {
         let Some(came) = kernel(|kernel| kernel.coming[self.number].pop_front()) else { return Ok(false) };
         came?.into_iter().for_each(|(from, mut bytes)| each(from, Codepoint::NotEct, &mut bytes));
         Ok(true)
+    }
+
+    fn gives_single(&self) -> bool {
+        self.local.ip().is_loopback()
+    }
+
+    fn peek(&mut self, buffer: &mut Vec<u8>, _: u32) -> io::Result<Option<Head>> {
+        kernel(|kernel| kernel.looks += 1);
+        let next = kernel(|kernel| kernel.coming[self.number].front().cloned());
+        let Some(came) = next else { return Ok(None) };
+        let (from, bytes) = came?.pop().unwrap();
+        buffer.clone_from(&bytes);
+        if bytes.len() <= HEAD_BYTES {
+            kernel(|kernel| kernel.coming[self.number].pop_front());
+        }
+        Ok(Some(Head { from: Some(from), len: bytes.len() }))
+    }
+
+    fn head<'b>(buffer: &'b mut Vec<u8>, head: &Head) -> &'b mut [u8] {
+        &mut buffer[..head.len.min(HEAD_BYTES)]
+    }
+
+    fn take<'b>(
+        &mut self,
+        buffer: &'b mut Vec<u8>,
+        head: &Head,
+        place: Option<(usize, (&Region, u64, usize))>,
+    ) -> io::Result<&'b mut [u8]> {
+        assert_eq!(buffer.len(), head.len);
+        let came = kernel(|kernel| kernel.coming[self.number].pop_front());
+        assert_eq!(came, Some(Ok(vec![(head.from.unwrap(), buffer.clone())])));
+        if let Some((at, (region, offset, len))) = place {
+            kernel(|kernel| kernel.script.pop_front()).unwrap_or(Ok(()))?;
+            let piece = &mut buffer[at..at + len];
+            region.write(offset, piece).unwrap();
+            piece.fill(0xaa);
+        }
+        Ok(buffer)
     }
 
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
@@ -268,6 +309,12 @@ pub(super) struct Engine {
     pub(super) came_with: Vec<Codepoint>,
     /// What it wants its datagrams to go out with.
     pub(super) codepoint: Codepoint,
+    /// What came in part, without that part.
+    pub(super) came_placed: Vec<Vec<u8>>,
+    /// The piece of each long datagram that goes to the same place of its region.
+    pub(super) piece: Option<(usize, usize)>,
+    /// It has a key.
+    pub(super) is_sealed: bool,
 }
 
 impl Engine {
@@ -282,6 +329,26 @@ impl Traffic for Engine {
     fn handle_datagram(&mut self, _: Time, _: SocketAddr, codepoint: Codepoint, datagram: &mut [u8]) {
         self.came_with.push(codepoint);
         self.came.push(datagram.to_vec());
+    }
+
+    fn may_place(&self) -> bool {
+        !self.is_sealed
+    }
+
+    fn placement(&mut self, _: SocketAddr, head: &[u8], len: usize) -> Option<Placement> {
+        assert!(head.len() == HEAD_BYTES && len > HEAD_BYTES);
+        let (at, piece) = self.piece.filter(|(at, piece)| at + piece <= len)?;
+        let memory = RegionRef { process: ProcessId(0), region: RegionId(0) };
+        Some(Placement { at, len: piece, memory, offset: 64 })
+    }
+
+    fn placement_region(&self, _: &Placement) -> Option<&Region> {
+        self.region.as_ref().inspect(|_| self.loans.set(self.loans.get() + 1))
+    }
+
+    fn handle_placed_datagram(&mut self, _: Time, _: SocketAddr, datagram: &mut [u8], placement: &Placement) {
+        let rest = &datagram[placement.at + placement.len..];
+        self.came_placed.push([&datagram[..placement.at], rest].concat());
     }
 
     fn poll_transmit_lending(&mut self, _: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
