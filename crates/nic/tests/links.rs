@@ -25,10 +25,18 @@ struct Wire {
     lost: u64,
     /// Arrivals happen in so coarse steps: a receiver that is busy.
     grain: Duration,
+    /// Every 20 ms or so it stands still, for up to so long.
+    stands: Duration,
 }
 
-const LAN: Wire =
-    Wire { mbit: 1_000, one_way: Duration::from_micros(100), queue: 256, lost: 0, grain: Duration::from_micros(20) };
+const LAN: Wire = Wire {
+    mbit: 1_000,
+    one_way: Duration::from_micros(100),
+    queue: 256,
+    lost: 0,
+    grain: Duration::from_micros(20),
+    stands: Duration::ZERO,
+};
 const WAN: Wire = Wire { one_way: Duration::from_millis(5), queue: 1_000, ..LAN };
 const FAR: Wire = Wire { mbit: 200, one_way: Duration::from_millis(20), queue: 200, ..LAN };
 
@@ -39,6 +47,7 @@ impl Wire {
 
     fn link(self, seed: u64) -> common::Link {
         let (mut free, mut random) = ([0u64; 2], Rng::new(seed));
+        let mut still = [0..0, 0..0];
         Box::new(move |now, node, len| {
             if random.next_u64() % 100_000 < self.lost {
                 return Fate::Lost;
@@ -49,7 +58,14 @@ impl Wire {
                 return Fate::Lost;
             }
             free[node] = start + self.nanos(len as u64 + HEADERS);
-            let at = free[node] + self.one_way.as_nanos() as u64;
+            let mut at = free[node] + self.one_way.as_nanos() as u64;
+            while self.stands > Duration::ZERO && still[node].end < at {
+                let from = still[node].end + random.next_u64() % 40_000_000;
+                still[node] = from..from + random.next_u64() % self.stands.as_nanos() as u64;
+            }
+            if still[node].contains(&at) {
+                at = still[node].end;
+            }
             Fate::NotBefore(Time::from_nanos(at.next_multiple_of(self.grain.as_nanos() as u64)))
         })
     }
@@ -146,6 +162,13 @@ fn a_stream_fills_a_long_link_and_leaves_its_queue_short() {
     // Its queue takes 12 ms; what the path holds, 10.
     check(("wan", WAN, 890.0, 11.0, 18.0));
     check(("wan, a busy receiver", Wire { grain: Duration::from_millis(1), ..WAN }, 860.0, 13.0, 24.0));
+}
+
+#[test]
+fn acknowledgements_that_come_late_and_together_leave_no_queue_standing() {
+    let stands = Duration::from_millis(2);
+    check(("wan that stands still", Wire { stands, ..WAN }, 890.0, 11.7, 21.0));
+    check(("the same, 1 in 1,000 lost", Wire { stands, lost: 100, ..WAN }, 880.0, 12.1, 21.0));
 }
 
 #[test]

@@ -6,10 +6,12 @@
 //! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
 //! of it more than it asked for is under way; a startup ends when all that begins a round has met a
 //! queue, or at once with too many losses, which say nothing about others; and no more than a
-//! quarter beyond what the path holds is under way while the queue is the sender's own.
+//! quarter beyond what the path holds is under way while the queue is the sender's own; and a round
+//! of the cruise whose packets have all met such a queue is followed by another Down, for the
+//! highest of many samples of the rate is one whose acknowledgements came late and then together.
 //!
 //! ```text
-//!   Startup ──▶ Drain ──▶ Down ──▶ Cruise ──▶ Refill ──▶ Up ──┐
+//!   Startup ──▶ Drain ──▶ Down ◀─▶ Cruise ──▶ Refill ──▶ Up ──┐
 //!                          ▲                                  │     ProbeRtt: from any of them,
 //!                          └──────────────────────────────────┘     every 5 s, if no shorter
 //!                                                                   round trip was seen
@@ -311,7 +313,13 @@ impl Bbr {
             }
             State::Down | State::Cruise if self.round_start && !self.others => {
                 let explained = time_for(self.window as u64, self.bw());
-                self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;
+                let unexplained = self.queueing.round(explained);
+                self.others = unexplained >= BBR_OTHERS_ROUNDS;
+                // The rate is too high, and the queue this sender's own.
+                let shortest = self.min_rtt.unwrap_or(sample.round_trip);
+                if unexplained == 0 && self.state == State::Cruise && self.queueing.stands(shortest) {
+                    self.state = State::Down;
+                }
             }
             _ => {}
         }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::limits::{BBR_QUEUE_MIN, BBR_QUEUE_SAMPLES};
+use crate::limits::{BBR_QUEUE_MIN, BBR_QUEUE_SAMPLES, BBR_STANDING_DIVISOR};
 use crate::time::Time;
 
 /// See the module page.
@@ -42,6 +42,12 @@ impl Queueing {
     pub(super) fn begins_longer_than(&self, now: Time, expected: Duration) -> bool {
         let enough = self.samples >= 2 * BBR_QUEUE_SAMPLES && now.since(self.begun) >= expected / 8;
         enough && self.shortest.is_some_and(|shortest| is_long(shortest, expected))
+    }
+
+    /// Every packet of the last round has met a queue, with this shortest round trip.
+    pub(super) fn stands(&self, shortest: Duration) -> bool {
+        let queue = (shortest / BBR_STANDING_DIVISOR).max(BBR_QUEUE_MIN);
+        self.last.is_some_and(|last| last > shortest + queue)
     }
 
     /// A round is over whose packets, with what the sender had under way, should have taken so
@@ -105,6 +111,19 @@ mod tests {
         assert!(!queueing.longer_than(MS / 10));
         round(&mut queueing, [1; 8]);
         assert!(queueing.longer_than(MS / 10) && !queueing.longer_than(MS));
+    }
+
+    #[test]
+    fn a_queue_stands_when_no_packet_of_a_round_was_without() {
+        let mut queueing = Queueing::default();
+        round(&mut queueing, [12; 8]);
+        assert!(!queueing.stands(10 * MS), "the round is not over");
+        round(&mut queueing, [12, 12, 12, 11, 12, 12]);
+        assert!(queueing.stands(10 * MS) && !queueing.stands(11 * MS), "less than a millisecond is none");
+        round(&mut queueing, [20; 8]);
+        assert!(!queueing.stands(10 * MS), "one of them was without");
+        round(&mut queueing, [20]);
+        assert!(queueing.stands(17 * MS) && !queueing.stands(18 * MS), "an eighth");
     }
 
     #[test]
