@@ -15,7 +15,7 @@ use crate::limits::{
     BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, LOCAL_PIECE_BYTES, PROCESSES_MAX, REDIRECTS_PER_PIECE,
     share_allows,
 };
-use crate::local::{LocalOp, has_right, in_bounds, tail_of};
+use crate::local::{LocalOp, tail_of};
 use crate::redirect::Redirector;
 use crate::rights::{Access, ExportKind, ImportSpec, ImportTarget, Owner, ROOT, Rights};
 use crate::ring::{RecordHead, Ring};
@@ -23,7 +23,7 @@ use crate::slab::{Key, Slab};
 use crate::stats::Stats;
 use crate::time::Time;
 use crate::waiters::Waiters;
-use crate::wire::chunk::{Handle, WriteHead};
+use crate::wire::chunk::Handle;
 
 /// Names a session with a peer. The serial number distinguishes it from earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -471,30 +471,6 @@ impl Tables {
         if all.is_empty() {
             self.names.remove(name);
         }
-    }
-
-    /// Where the data of a write goes that comes through this session, with certainty: it would be
-    /// deposited there, all of it, and counted. The first part of a payload by token has its key to
-    /// take yet.
-    pub(crate) fn place_of(
-        &self,
-        via: SessionId,
-        head: &WriteHead,
-        len: u64,
-        dma: &mut dyn Dma,
-    ) -> Option<(RegionRef, u64)> {
-        let grant = self.grant(via, head.grant).filter(|grant| !grant.skip || head.first)?;
-        has_right(grant.rights, Rights::WRITE).ok()?;
-        let target = &grant.target;
-        let at = match (&target.arrivals, &head.token) {
-            (Arrivals::Placed, None) if head.counter.is_none() => {
-                in_bounds(head.offset, len, target.len).ok()?;
-                head.offset
-            }
-            (Arrivals::ByToken { .. }, Some(token)) => self.place_of_part(target, token, (head.offset, len), dma)?,
-            _ => return None,
-        };
-        Some((target.memory, target.base + at))
     }
 
     /// Copies bytes into an export, through its redirections, after every check.

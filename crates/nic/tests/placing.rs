@@ -66,7 +66,11 @@ impl Setup {
 
     /// The next datagram of node 0.
     fn datagram(&mut self) -> (SocketAddr, Vec<u8>) {
-        let (now, node) = (self.world.now, &mut self.world.nodes[0]);
+        self.datagram_of(0)
+    }
+
+    fn datagram_of(&mut self, node: usize) -> (SocketAddr, Vec<u8>) {
+        let (now, node) = (self.world.now, &mut self.world.nodes[node]);
         let mut buf = vec![0; 65_536];
         let (sent, lent) = node.engine.poll_transmit_lending(now, &mut buf, &mut node.memory, true).expect("one");
         let len = lent.map_or(sent.len, |lent| lent.put_in(&mut buf, sent.len, &mut node.memory));
@@ -284,12 +288,8 @@ fn the_answer_to_a_fetch_has_its_place_where_it_was_asked_for() {
     s.world.post(0, s.source.process, fetch).expect("room");
     let (from, mut request) = s.datagram();
     s.world.deliver(1, from, &mut request);
-    let (now, node) = (s.world.now, &mut s.world.nodes[1]);
-    let mut answer = vec![0; 65_536];
-    let (sent, lent) = node.engine.poll_transmit_lending(now, &mut answer, &mut node.memory, true).expect("one");
-    let len = lent.map_or(sent.len, |lent| lent.put_in(&mut answer, sent.len, &mut node.memory));
-    answer.truncate(len);
-    let from = node.addrs[0];
+    let now = s.world.now;
+    let (from, mut answer) = s.datagram_of(1);
     let asker = &mut s.world.nodes[0];
     let placement = asker.engine.placement(from, &answer[..HEAD], answer.len(), &mut asker.memory);
     let placement = placement.expect("it was asked for");

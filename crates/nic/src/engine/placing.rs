@@ -22,10 +22,13 @@ use crate::command::Dma;
 use crate::ecn::Codepoint;
 use crate::ids::RegionRef;
 use crate::limits::PLACED_BYTES_MIN;
+use crate::local::{has_right, in_bounds};
 use crate::replay::Freshness;
+use crate::rights::Rights;
 use crate::session::Session;
+use crate::tables::{Arrivals, SessionId, Tables};
 use crate::time::Time;
-use crate::wire::chunk::Brings;
+use crate::wire::chunk::{Brings, WriteHead};
 use crate::wire::frame::first_chunk;
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 
@@ -121,5 +124,25 @@ impl Engine {
         let slot = self.slots.get(usize::from(named.slot)).filter(|slot| slot.id == named.id)?;
         let Use::Live(index) = slot.used else { return None };
         self.peers[usize::from(index)].as_mut()?.session.as_deref_mut()
+    }
+}
+
+impl Tables {
+    /// Where the data of a write goes that comes through this session, with certainty: it would be
+    /// deposited there, all of it, and counted. The first part of a payload by token has its key to
+    /// take yet.
+    fn place_of(&self, via: SessionId, head: &WriteHead, len: u64, dma: &mut dyn Dma) -> Option<(RegionRef, u64)> {
+        let grant = self.grant(via, head.grant).filter(|grant| !grant.skip || head.first)?;
+        has_right(grant.rights, Rights::WRITE).ok()?;
+        let target = &grant.target;
+        let at = match (&target.arrivals, &head.token) {
+            (Arrivals::Placed, None) if head.counter.is_none() => {
+                in_bounds(head.offset, len, target.len).ok()?;
+                head.offset
+            }
+            (Arrivals::ByToken { .. }, Some(token)) => self.place_of_part(target, token, (head.offset, len), dma)?,
+            _ => return None,
+        };
+        Some((target.memory, target.base + at))
     }
 }
