@@ -4,11 +4,13 @@
 //! the receiver may collect before it acknowledges has room in the window; a few packets, and the
 //! part of what is under way that a probe may lose, may also be lost between probes, without any
 //! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
-//! of it more than it asked for is under way; a startup ends when all that begins a round has met a
-//! queue, or at once with too many losses, which say nothing about others; and no more than a
-//! quarter beyond what the path holds is under way while the queue is the sender's own; and a round
-//! of the cruise whose packets have all met such a queue is followed by another Down, for the
-//! highest of many samples of the rate is one whose acknowledgements came late and then together.
+//! of it more than it asked for is under way; a startup ends when all packets of a round trip have
+//! met a queue, or at once with too many losses, which say nothing about others; no more than a
+//! quarter beyond what the path holds is under way while the queue is the sender's own; a round of
+//! the cruise whose packets have all met such a queue, and what the cruise has queued before a
+//! probe, is followed by another Down; and the rate, at which packets go out without a margin, is
+//! that of whole rounds where a round has met no queue, for the highest of many samples is one whose
+//! acknowledgements came late and then together.
 //!
 //! ```text
 //!   Startup ──▶ Drain ──▶ Down ◀─▶ Cruise ──▶ Refill ──▶ Up ──┐
@@ -46,8 +48,6 @@ const BETA: u64 = 70;
 const WITH_HEADROOM: u64 = 85;
 /// What may be under way where the queue is the sender's own, in percent of what the pipe holds.
 const TIGHT: u64 = 125;
-/// A little less than the rate, in percent, so that queues drain.
-const MARGIN: u64 = 99;
 /// Growth of the rate in a round below which the pipe is full, in percent.
 const STILL_GROWS: u64 = 125;
 /// Rounds for which what came in bursts counts, twice.
@@ -139,6 +139,10 @@ pub(crate) struct Bbr {
 
     /// Best rates of the cycle before and of this one, bytes per second.
     best: [u64; 2],
+    /// The same of whole rounds: one sample of each, with a packet sent when it began.
+    whole: [u64; 2],
+    /// In the cycle before and in this one a round has met no queue.
+    clear: [bool; 2],
     /// Rate that the next rounds have to outgrow, and rounds that have not.
     full_bw: u64,
     full_rounds: u32,
@@ -206,6 +210,8 @@ impl Bbr {
             round_start: false,
             rounds: 0,
             best: [0; 2],
+            whole: [0; 2],
+            clear: [false; 2],
             full_bw: 0,
             full_rounds: 0,
             full_now: false,
@@ -246,8 +252,11 @@ impl Bbr {
         }
     }
 
+    /// Of many samples the highest is one of acknowledgements that came late and then together. A
+    /// sender that has the path to itself needs none such; beside others it is their equal only so.
     fn max_bw(&self) -> u64 {
-        self.best[0].max(self.best[1])
+        let [best, whole] = [self.best, self.whole].map(|[before, now]| before.max(now));
+        if whole > 0 && (self.clear[0] || self.clear[1]) { whole } else { best }
     }
 
     fn bw(&self) -> u64 {
@@ -302,24 +311,20 @@ impl Bbr {
 
     /// Compares the round trips of a round that is over with those that the window explains.
     fn update_queueing(&mut self, now: Time, sample: &Sample) {
-        self.queueing.sample(now, sample.round_trip, self.round_start);
+        self.queueing.sample(sample.round_trip, self.round_start);
         if sample.app_limited || self.max_bw() == 0 {
             return;
         }
         match self.state {
             State::Startup => {
                 let shortest = self.min_rtt.unwrap_or(sample.round_trip);
-                self.full_reached |= self.queueing.begins_longer_than(now, shortest);
+                self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
             }
             State::Down | State::Cruise if self.round_start && !self.others => {
-                let explained = time_for(self.window as u64, self.bw());
-                let unexplained = self.queueing.round(explained);
-                self.others = unexplained >= BBR_OTHERS_ROUNDS;
-                // The rate is too high, and the queue this sender's own.
                 let shortest = self.min_rtt.unwrap_or(sample.round_trip);
-                if unexplained == 0 && self.state == State::Cruise && self.queueing.stands(shortest) {
-                    self.state = State::Down;
-                }
+                self.clear[1] |= self.queueing.is_clear(shortest);
+                let explained = time_for(self.window as u64, self.bw());
+                self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;
             }
             _ => {}
         }
@@ -333,9 +338,22 @@ impl Bbr {
 
     fn update_bandwidth(&mut self, sample: &Sample) {
         let Some(rate) = sample.rate else { return };
-        if rate >= self.max_bw() || !sample.app_limited {
-            self.best[1] = self.best[1].max(rate);
+        let max_bw = self.max_bw();
+        if rate < max_bw && sample.app_limited {
+            return;
         }
+        self.best[1] = self.best[1].max(rate);
+        if self.round_start {
+            // Between probes no more goes out than the pace: what is faster has caught up.
+            let probes = !self.full_reached || self.state == State::Up || self.acks == Acks::ProbeStopping;
+            let most = if probes || !self.is_tight() { rate } else { max_bw };
+            self.whole[1] = self.whole[1].max(rate.min(most));
+        }
+    }
+
+    fn end_cycle(&mut self) {
+        (self.best, self.whole) = ([self.best[1], 0], [self.whole[1], 0]);
+        self.clear = [self.clear[1], false];
     }
 
     fn begin_delivery_signals(&mut self, ack: &Acked, sample: &Sample) {
@@ -469,6 +487,17 @@ impl Bbr {
         begun && ack.in_flight > self.inflight(State::Up.pacing_gain())
     }
 
+    /// The queue is not this sender's own, or gone.
+    fn is_drained(&self, ack: &Acked) -> bool {
+        self.others || ack.in_flight <= self.inflight(100)
+    }
+
+    /// A round is over whose packets have all met a queue of this sender's own.
+    fn meets_own_queue(&self, sample: &Sample) -> bool {
+        let shortest = self.min_rtt.unwrap_or(sample.round_trip);
+        self.round_start && !sample.app_limited && self.queueing.stands(shortest)
+    }
+
     fn time_to_probe(&self, now: Time) -> bool {
         let packets = (self.pipe(100).min(self.window) / self.packet) as u32;
         now.since(self.cycle_at) > self.probe_wait
@@ -483,7 +512,7 @@ impl Bbr {
                 Acks::ProbeStopping => {
                     (self.probing_samples, self.acks) = (false, Acks::Any);
                     if self.state.is_cycle() && !sample.app_limited && self.best[1] > 0 {
-                        self.best = [self.best[1], 0];
+                        self.end_cycle();
                     }
                 }
                 _ => {}
@@ -517,9 +546,20 @@ impl Bbr {
         }
         self.adapt_upper_bound(ack, sample);
         match self.state {
-            State::Down | State::Cruise if self.time_to_probe(ack.now) => self.start_refill(ack.delivered),
+            State::Down | State::Cruise if self.time_to_probe(ack.now) && self.is_drained(ack) => {
+                self.start_refill(ack.delivered);
+            }
+            State::Down if self.time_to_probe(ack.now) && self.round_start => self.start_refill(ack.delivered),
             // What is to be left for others, the bound of the cruise leaves.
-            State::Down if self.others || ack.in_flight <= self.inflight(100) => self.state = State::Cruise,
+            State::Down if self.is_drained(ack) => self.state = State::Cruise,
+            State::Cruise if self.time_to_probe(ack.now) => {
+                // What it has queued would be beneath the queue of the probe: a round at most is
+                // for that to drain.
+                self.start_round(ack.delivered);
+                self.state = State::Down;
+            }
+            // The rate is too high.
+            State::Cruise if self.meets_own_queue(sample) => self.state = State::Down,
             State::Refill if self.round_start => {
                 self.probing_samples = true;
                 self.start_up(ack, sample);
@@ -581,6 +621,8 @@ impl Bbr {
         self.window = self.window.max(self.window_before);
         self.forget_short_term();
         self.start_down(now, delivered);
+        // There was no probe for more, so the best rates are still those of this cycle.
+        self.acks = Acks::Any;
         self.state = State::Cruise;
     }
 
@@ -595,7 +637,7 @@ impl Bbr {
         let bw = self.bw();
         let first = smoothed.map(|smoothed| rate(initial_window(self.packet) as u64, smoothed));
         let Some(bw) = Some(bw).filter(|bw| *bw > 0).or(first) else { return };
-        let pace = (bw.saturating_mul(self.state.pacing_gain() * MARGIN) / 10_000).max(self.pace_min);
+        let pace = (bw.saturating_mul(self.state.pacing_gain()) / 100).max(self.pace_min);
         if self.full_reached || self.pace.is_none_or(|before| before < pace) {
             self.pace = Some(pace);
         }
@@ -646,7 +688,7 @@ impl Controller for Bbr {
         }
         if self.state.is_cycle() {
             // As if it cruised: the path has had time to drain.
-            self.pace = Some((self.bw() / 100 * MARGIN).max(self.pace_min));
+            self.pace = Some(self.bw().max(self.pace_min));
         }
     }
 

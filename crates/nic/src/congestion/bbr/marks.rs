@@ -6,7 +6,7 @@
 //! parts of what was sent (L4S) they do what they do in BBR's third version (`bbr_ecn_factor`,
 //! `bbr_full_ecn_cnt`), else what the draft does about losses.
 
-use super::{BETA, Bbr, State};
+use super::{Acks, BETA, Bbr, State};
 use crate::congestion::Marked;
 use crate::limits::{BBR_MARKS_FULL, BBR_MARKS_WEIGHT, WINDOW_MAX_BYTES};
 
@@ -22,6 +22,8 @@ impl Bbr {
         match self.state {
             State::Startup if marked.mean.is_none() || part >= BBR_MARKS_FULL => self.end_startup_by_marks(),
             State::Startup | State::Drain | State::Refill | State::Up => {}
+            // What is marked until the round after the startup is what that had queued.
+            _ if self.acks == Acks::ProbeStopping && self.best[0] == 0 => {}
             State::Down | State::Cruise | State::ProbeRtt => self.make_room(marked.mean, arrived),
         }
     }

@@ -11,22 +11,23 @@ use crate::time::Time;
 /// See the module page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queueing {
-    /// Shortest round trip of this round, samples of it, and when it began.
+    /// Shortest round trip of this round, and samples of it.
     shortest: Option<Duration>,
     samples: u32,
-    begun: Time,
     /// The same of the last whole round; none: it had too few samples.
     last: Option<Duration>,
     /// Rounds in a row that were longer than the sender's own window explains.
     unexplained: u32,
+    /// Since when every packet has met a queue, and how many have.
+    long: Option<(Time, u32)>,
 }
 
 impl Queueing {
     /// A packet took so long; `begins`: it is the first of a new round.
-    pub(super) fn sample(&mut self, now: Time, took: Duration, begins: bool) {
+    pub(super) fn sample(&mut self, took: Duration, begins: bool) {
         if begins {
             self.last = self.shortest.filter(|_| self.samples >= BBR_QUEUE_SAMPLES);
-            (self.shortest, self.samples, self.begun) = (None, 0, now);
+            (self.shortest, self.samples) = (None, 0);
         }
         self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
         self.samples += 1;
@@ -37,17 +38,27 @@ impl Queueing {
         self.last.is_some_and(|last| is_long(last, expected))
     }
 
-    /// So did the first ones of this round, which came over some time: acknowledgements of a peer
-    /// that was late come together.
-    pub(super) fn begins_longer_than(&self, now: Time, expected: Duration) -> bool {
-        let enough = self.samples >= 2 * BBR_QUEUE_SAMPLES && now.since(self.begun) >= expected / 8;
-        enough && self.shortest.is_some_and(|shortest| is_long(shortest, expected))
+    /// Now a packet took so long: whether every one did, over a whole round trip, that took longer
+    /// than the shortest and a part of it.
+    pub(super) fn lasts(&mut self, now: Time, took: Duration, shortest: Duration) -> bool {
+        if !is_long(took, shortest) {
+            self.long = None;
+            return false;
+        }
+        let (since, before) = self.long.unwrap_or((now, 0));
+        self.long = Some((since, before + 1));
+        before + 1 >= BBR_QUEUE_SAMPLES && now.since(since) >= shortest
     }
 
-    /// Every packet of the last round has met a queue, with this shortest round trip.
+    /// Every packet of the last round has met a queue, with this shortest round trip, and the
+    /// sender's own window explains it.
     pub(super) fn stands(&self, shortest: Duration) -> bool {
-        let queue = (shortest / BBR_STANDING_DIVISOR).max(BBR_QUEUE_MIN);
-        self.last.is_some_and(|last| last > shortest + queue)
+        self.unexplained == 0 && self.last.is_some_and(|last| !is_without_queue(last, shortest))
+    }
+
+    /// Some packet of the last round has met none.
+    pub(super) fn is_clear(&self, shortest: Duration) -> bool {
+        self.last.is_some_and(|last| is_without_queue(last, shortest))
     }
 
     /// A round is over whose packets, with what the sender had under way, should have taken so
@@ -63,6 +74,10 @@ impl Queueing {
     }
 }
 
+fn is_without_queue(took: Duration, shortest: Duration) -> bool {
+    took <= shortest + (shortest / BBR_STANDING_DIVISOR).max(BBR_QUEUE_MIN)
+}
+
 fn is_long(took: Duration, expected: Duration) -> bool {
     took > expected + (expected / 4).max(BBR_QUEUE_MIN)
 }
@@ -74,20 +89,22 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn round(queueing: &mut Queueing, times: impl IntoIterator<Item = u32>) {
-        let sample = |(index, ms)| queueing.sample(Time::ZERO, ms * MS, index == 0);
+        let sample = |(index, ms)| queueing.sample(ms * MS, index == 0);
         times.into_iter().enumerate().for_each(sample);
     }
 
     #[test]
-    fn a_round_begins_long_when_its_first_samples_are_and_did_not_come_together() {
+    fn a_queue_lasts_when_every_packet_of_a_round_trip_has_met_it() {
         let mut queueing = Queueing::default();
-        round(&mut queueing, [20; 7]);
-        assert!(!queueing.begins_longer_than(Time::ZERO + 5 * MS, 10 * MS), "too few");
-        queueing.sample(Time::ZERO, 20 * MS, false);
-        assert!(queueing.begins_longer_than(Time::ZERO + 2 * MS, 10 * MS));
-        assert!(!queueing.begins_longer_than(Time::ZERO + MS, 10 * MS), "in no time");
-        queueing.sample(Time::ZERO, 12 * MS, false);
-        assert!(!queueing.begins_longer_than(Time::ZERO + 5 * MS, 10 * MS), "one was short");
+        let mut lasts = |ms: u32, took: u32| queueing.lasts(Time::ZERO + ms * MS, took * MS, 10 * MS);
+        assert!((0..10).all(|ms| !lasts(ms, 20)));
+        assert!(lasts(10, 20) && lasts(11, 13));
+        assert!(!lasts(12, 12), "one was short");
+        assert!((13..23).all(|ms| !lasts(ms, 20)) && lasts(23, 20));
+        // Acknowledgements that come together say no more than one.
+        assert!(!lasts(24, 10) && (0..100).all(|_| !lasts(25, 20)));
+        // Nor do a few.
+        assert!(!lasts(26, 10) && !lasts(27, 20) && !lasts(60, 20) && !lasts(70, 20) && lasts(80, 20));
     }
 
     #[test]
@@ -120,10 +137,23 @@ mod tests {
         assert!(!queueing.stands(10 * MS), "the round is not over");
         round(&mut queueing, [12, 12, 12, 11, 12, 12]);
         assert!(queueing.stands(10 * MS) && !queueing.stands(11 * MS), "less than a millisecond is none");
+        assert!(queueing.is_clear(11 * MS) && !queueing.is_clear(10 * MS));
         round(&mut queueing, [20; 8]);
-        assert!(!queueing.stands(10 * MS), "one of them was without");
+        assert!(!queueing.stands(10 * MS) && queueing.is_clear(10 * MS), "one of them was without");
         round(&mut queueing, [20]);
         assert!(queueing.stands(17 * MS) && !queueing.stands(18 * MS), "an eighth");
+        assert_eq!(queueing.round(10 * MS), 1, "it is one of others");
+        assert!(!queueing.stands(10 * MS) && !queueing.is_clear(10 * MS));
+    }
+
+    #[test]
+    fn a_round_of_few_packets_is_neither_clear_nor_long() {
+        let mut queueing = Queueing::default();
+        round(&mut queueing, [10; BBR_QUEUE_SAMPLES as usize - 1]);
+        round(&mut queueing, [10; 8]);
+        assert!(!queueing.is_clear(10 * MS) && !queueing.stands(MS));
+        round(&mut queueing, [10]);
+        assert!(queueing.is_clear(10 * MS));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const STATES: [State; 7] =
 fn model(state: State) -> Bbr {
     let mut bbr = Bbr::new(PACKET, 7);
     (bbr.state, bbr.window, bbr.full_reached) = (state, WINDOW, state != State::Startup);
-    (bbr.best, bbr.min_rtt) = ([0, 10_000_000], Some(Duration::from_millis(10)));
+    (bbr.best, bbr.min_rtt) = ([10_000_000, 0], Some(Duration::from_millis(10)));
     assert_eq!(bbr.pipe(100), PIPE);
     bbr
 }
@@ -48,6 +48,22 @@ fn a_round_trip_with_marks_makes_room_once_the_path_is_known_and_nobody_probes_f
             let ends = state == State::Startup && mean.is_none();
             assert_eq!(bbr.state, if ends { State::Drain } else { state }, "{mean:?}");
             assert_eq!(bbr.max_bw(), 10_000_000, "they say nothing of the rate");
+        }
+    }
+}
+
+#[test]
+fn marks_of_what_the_startup_has_queued_make_no_room() {
+    for state in [State::Down, State::Cruise, State::ProbeRtt] {
+        for mean in [None, Some(ALL), Some(EIGHTH)] {
+            let mut bbr = model(state);
+            (bbr.acks, bbr.best) = (Acks::ProbeStopping, [0, 10_000_000]);
+            bbr.take_marks(&round(mean, ALL));
+            assert_eq!(bbr.bounds, Bounds::default(), "{state:?} {mean:?}");
+            // A probe for more is another matter: it ends with the first one.
+            bbr.best = [10_000_000; 2];
+            bbr.take_marks(&round(mean, ALL));
+            assert!(bbr.bounds.inflight_lo.is_some(), "{state:?} {mean:?}");
         }
     }
 }
