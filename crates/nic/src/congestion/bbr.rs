@@ -9,7 +9,7 @@
 //! quarter beyond what the path holds is under way while the queue is the sender's own; a round of
 //! the cruise whose packets have all met such a queue, and what the cruise has queued before a
 //! probe, is followed by another Down; and the rate, at which packets go out without a margin, is
-//! that of whole rounds where a round has met no queue, for the highest of many samples is one whose
+//! that of whole rounds where one has met no queue, for the highest of many samples is one whose
 //! acknowledgements came late and then together.
 //!
 //! ```text
@@ -313,15 +313,14 @@ impl Bbr {
     fn update_queueing(&mut self, now: Time, sample: &Sample) {
         self.queueing.sample(sample.round_trip, self.round_start);
         if sample.app_limited || self.max_bw() == 0 {
-            return;
+            return self.queueing.interrupt();
         }
+        let shortest = self.min_rtt.unwrap_or(sample.round_trip);
         match self.state {
             State::Startup => {
-                let shortest = self.min_rtt.unwrap_or(sample.round_trip);
                 self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
             }
             State::Down | State::Cruise if self.round_start && !self.others => {
-                let shortest = self.min_rtt.unwrap_or(sample.round_trip);
                 self.clear[1] |= self.queueing.is_clear(shortest);
                 let explained = time_for(self.window as u64, self.bw());
                 self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;

@@ -50,6 +50,11 @@ impl Queueing {
         before + 1 >= BBR_QUEUE_SAMPLES && now.since(since) >= shortest
     }
 
+    /// There is not enough to send: no queue lasts any longer.
+    pub(super) fn interrupt(&mut self) {
+        self.long = None;
+    }
+
     /// Every packet of the last round has met a queue, with this shortest round trip, and the
     /// sender's own window explains it.
     pub(super) fn stands(&self, shortest: Duration) -> bool {
@@ -105,6 +110,8 @@ mod tests {
         assert!(!lasts(24, 10) && (0..100).all(|_| !lasts(25, 20)));
         // Nor do a few.
         assert!(!lasts(26, 10) && !lasts(27, 20) && !lasts(60, 20) && !lasts(70, 20) && lasts(80, 20));
+        queueing.interrupt();
+        assert!(!queueing.lasts(Time::ZERO + 81 * MS, 20 * MS, 10 * MS), "it begins anew");
     }
 
     #[test]

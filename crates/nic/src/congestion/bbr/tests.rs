@@ -502,6 +502,20 @@ fn a_queue_ends_the_startup_within_the_round_that_meets_it() {
 }
 
 #[test]
+fn a_sender_that_has_no_more_ends_no_startup() {
+    let mut bbr = Bbr::new(PACKET, 1);
+    (bbr.best, bbr.min_rtt) = ([1_000_000, 0], Some(10 * MS));
+    let mut ends = |ms: u32, app_limited| {
+        let seen = Sample { round_trip: 20 * MS, ..sample(1_000_000, app_limited) };
+        bbr.update_queueing(Time::ZERO + ms * MS, &seen);
+        bbr.full_reached
+    };
+    // Queues of its own that it has left time to drain.
+    assert!((1..9).all(|ms| !ends(ms, false)) && !ends(9, true) && (10..19).all(|ms| !ends(ms, false)));
+    assert!(!ends(19, false) && ends(20, false));
+}
+
+#[test]
 fn a_cruise_with_too_high_a_rate_drains_what_it_queues() {
     let mut path = path(10_000);
     path.run(Duration::from_secs(1));
