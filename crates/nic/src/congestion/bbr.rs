@@ -254,6 +254,7 @@ impl Bbr {
 
     /// Of many samples the highest is one of acknowledgements that came late and then together. A
     /// sender that has the path to itself needs none such; beside others it is their equal only so.
+    #[inline(never)]
     fn max_bw(&self) -> u64 {
         let [best, whole] = [self.best, self.whole].map(|[before, now]| before.max(now));
         if whole > 0 && (self.clear[0] || self.clear[1]) { whole } else { best }
