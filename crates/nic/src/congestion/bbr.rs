@@ -25,6 +25,7 @@
 
 mod marks;
 mod queueing;
+mod rates;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,7 @@ use crate::limits::{
 use crate::time::Time;
 
 use queueing::Queueing;
+use rates::Rates;
 
 /// What is left of a bound after a round with losses, in percent.
 const BETA: u64 = 70;
@@ -137,12 +139,7 @@ pub(crate) struct Bbr {
     round_start: bool,
     rounds: u64,
 
-    /// Best rates of the cycle before and of this one, bytes per second.
-    best: [u64; 2],
-    /// The same of whole rounds: one sample of each, with a packet sent when it began.
-    whole: [u64; 2],
-    /// In the cycle before and in this one a round has met no queue.
-    clear: [bool; 2],
+    rates: Rates,
     /// Rate that the next rounds have to outgrow, and rounds that have not.
     full_bw: u64,
     full_rounds: u32,
@@ -209,9 +206,7 @@ impl Bbr {
             round_end: 0,
             round_start: false,
             rounds: 0,
-            best: [0; 2],
-            whole: [0; 2],
-            clear: [false; 2],
+            rates: Rates::default(),
             full_bw: 0,
             full_rounds: 0,
             full_now: false,
@@ -252,12 +247,8 @@ impl Bbr {
         }
     }
 
-    /// Of many samples the highest is one of acknowledgements that came late and then together. A
-    /// sender that has the path to itself needs none such; beside others it is their equal only so.
-    #[inline(never)]
     fn max_bw(&self) -> u64 {
-        let [best, whole] = [self.best, self.whole].map(|[before, now]| before.max(now));
-        if whole > 0 && (self.clear[0] || self.clear[1]) { whole } else { best }
+        self.rates.best()
     }
 
     fn bw(&self) -> u64 {
@@ -322,7 +313,7 @@ impl Bbr {
                 self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
             }
             State::Down | State::Cruise if self.round_start && !self.others => {
-                self.clear[1] |= self.queueing.is_clear(shortest);
+                self.rates.round(self.queueing.is_clear(shortest));
                 let explained = time_for(self.window as u64, self.bw());
                 self.others = self.queueing.round(explained) >= BBR_OTHERS_ROUNDS;
             }
@@ -342,18 +333,10 @@ impl Bbr {
         if rate < max_bw && sample.app_limited {
             return;
         }
-        self.best[1] = self.best[1].max(rate);
-        if self.round_start {
-            // Between probes no more goes out than the pace: what is faster has caught up.
-            let probes = !self.full_reached || self.state == State::Up || self.acks == Acks::ProbeStopping;
-            let most = if probes || !self.is_tight() { rate } else { max_bw };
-            self.whole[1] = self.whole[1].max(rate.min(most));
-        }
-    }
-
-    fn end_cycle(&mut self) {
-        (self.best, self.whole) = ([self.best[1], 0], [self.whole[1], 0]);
-        self.clear = [self.clear[1], false];
+        // Between probes no more goes out than the pace: what is faster has caught up.
+        let probes = !self.full_reached || self.state == State::Up || self.acks == Acks::ProbeStopping;
+        let most = if probes || !self.is_tight() { rate } else { max_bw };
+        self.rates.sample(rate, self.round_start.then_some(rate.min(most)));
     }
 
     fn begin_delivery_signals(&mut self, ack: &Acked, sample: &Sample) {
@@ -511,8 +494,8 @@ impl Bbr {
                 Acks::ProbeStarting => self.acks = Acks::ProbeFeedback,
                 Acks::ProbeStopping => {
                     (self.probing_samples, self.acks) = (false, Acks::Any);
-                    if self.state.is_cycle() && !sample.app_limited && self.best[1] > 0 {
-                        self.end_cycle();
+                    if self.state.is_cycle() && !sample.app_limited {
+                        self.rates.end_cycle();
                     }
                 }
                 _ => {}

@@ -23,7 +23,7 @@ impl Bbr {
             State::Startup if marked.mean.is_none() || part >= BBR_MARKS_FULL => self.end_startup_by_marks(),
             State::Startup | State::Drain | State::Refill | State::Up => {}
             // What is marked until the round after the startup is what that had queued.
-            _ if self.acks == Acks::ProbeStopping && self.best[0] == 0 => {}
+            _ if self.acks == Acks::ProbeStopping && self.rates.is_first_cycle() => {}
             State::Down | State::Cruise | State::ProbeRtt => self.make_room(marked.mean, arrived),
         }
     }

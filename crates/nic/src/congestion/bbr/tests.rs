@@ -351,7 +351,7 @@ fn sample(rate: u64, app_limited: bool) -> Sample {
 #[test]
 fn the_lower_bound_of_the_bandwidth_lowers_what_the_pipe_holds() {
     let mut bbr = Bbr::new(PACKET, 1);
-    (bbr.best, bbr.min_rtt, bbr.bounds.bw_lo) = ([1_000_000, 0], Some(100 * MS), Some(500_000));
+    (bbr.rates, bbr.min_rtt, bbr.bounds.bw_lo) = (Rates::of(1_000_000, 0), Some(100 * MS), Some(500_000));
     assert_eq!((bbr.bw(), bbr.pipe(100)), (500_000, 50_000));
     bbr.bounds.bw_lo = Some(2_000_000);
     assert_eq!((bbr.bw(), bbr.pipe(200)), (1_000_000, 200_000), "it only lowers");
@@ -360,42 +360,21 @@ fn the_lower_bound_of_the_bandwidth_lowers_what_the_pipe_holds() {
 #[test]
 fn a_rate_limited_by_the_sender_counts_only_when_it_is_the_best() {
     let mut bbr = Bbr::new(PACKET, 1);
-    bbr.best = [1_000_000, 0];
+    bbr.rates = Rates::of(1_000_000, 0);
     bbr.update_bandwidth(&sample(1_000, true));
-    assert_eq!(bbr.best, [1_000_000, 0]);
+    assert_eq!(bbr.rates, Rates::of(1_000_000, 0));
     bbr.update_bandwidth(&sample(1_000, false));
-    assert_eq!(bbr.best, [1_000_000, 1_000]);
+    assert_ne!(bbr.rates, Rates::of(1_000_000, 0));
+    bbr.round_start = true;
     bbr.update_bandwidth(&sample(3_000_000, true));
     assert_eq!(bbr.max_bw(), 3_000_000);
-}
-
-#[test]
-fn where_a_round_has_met_no_queue_the_rate_is_that_of_whole_rounds() {
-    let mut bbr = Bbr::new(PACKET, 1);
-    bbr.update_bandwidth(&sample(1_000_000, false));
-    bbr.round_start = true;
-    bbr.update_bandwidth(&sample(900_000, false));
-    assert_eq!(bbr.max_bw(), 1_000_000);
-    bbr.clear = [false, true];
-    assert_eq!(bbr.max_bw(), 900_000);
-    // So it is in the next cycle, and no longer.
-    bbr.end_cycle();
-    assert_eq!(bbr.max_bw(), 900_000);
-    bbr.end_cycle();
-    bbr.update_bandwidth(&sample(800_000, false));
-    bbr.round_start = false;
-    bbr.update_bandwidth(&sample(850_000, false));
-    assert_eq!(bbr.max_bw(), 850_000);
-    // Without a sample of a whole round there is none to go by.
-    (bbr.whole, bbr.clear) = ([0; 2], [true; 2]);
-    assert_eq!(bbr.max_bw(), 850_000);
 }
 
 #[test]
 fn a_round_without_a_queue_is_found_beside_no_others_and_not_in_the_queue_of_others() {
     let mut path = path(10_000);
     path.run(Duration::from_secs(1));
-    assert!(path.bbr().clear[1], "the cruise has no queue");
+    assert!(path.bbr().rates.is_clear(), "the cruise has no queue");
     // 20 ms of a queue that somebody else fills, until the second probe is over.
     path.length = 40 * MS;
     let probes = |path: &Path| path.states.iter().filter(|state| **state == State::Up).count();
@@ -404,14 +383,14 @@ fn a_round_without_a_queue_is_found_beside_no_others_and_not_in_the_queue_of_oth
         path.run(MS);
         assert!(path.now < Time::ZERO + Duration::from_secs(8), "it never probed");
     }
-    assert_eq!(path.bbr().clear, [false; 2]);
+    assert!(!path.bbr().rates.is_clear());
 }
 
 #[test]
 fn between_probes_a_round_that_caught_up_does_not_raise_the_rate() {
     let rate_after = |state, acks, full_reached, others| {
         let mut bbr = Bbr::new(PACKET, 1);
-        (bbr.whole, bbr.clear, bbr.pace) = ([1_000_000, 0], [true; 2], Some(1_000_000));
+        (bbr.rates, bbr.pace) = (Rates::of(1_000_000, 0), Some(1_000_000));
         (bbr.state, bbr.acks, bbr.full_reached, bbr.others) = (state, acks, full_reached, others);
         bbr.round_start = true;
         bbr.update_bandwidth(&sample(1_100_000, false));
@@ -463,20 +442,19 @@ fn a_probe_waits_a_round_at_most_for_what_is_queued() {
 #[test]
 fn the_probe_of_the_round_trip_forgets_no_rate() {
     let mut bbr = Bbr::new(PACKET, 1);
-    (bbr.best, bbr.whole, bbr.full_reached, bbr.state) =
-        ([900_000, 1_000_000], [800_000, 700_000], true, State::Cruise);
+    (bbr.rates, bbr.full_reached, bbr.state) = (Rates::of(900_000, 1_000_000), true, State::Cruise);
     bbr.start_down(Time::ZERO, 0);
     assert_eq!(bbr.acks, Acks::ProbeStopping, "a probe for more ends a cycle");
     bbr.state = State::ProbeRtt;
     bbr.end_probe_rtt(Time::ZERO, 0);
     assert_eq!((bbr.state, bbr.acks), (State::Cruise, Acks::Any));
-    assert_eq!((bbr.best, bbr.whole), ([900_000, 1_000_000], [800_000, 700_000]));
+    assert_eq!(bbr.rates, Rates::of(900_000, 1_000_000));
 }
 
 #[test]
 fn the_pace_is_at_least_the_least_window_in_each_round_trip() {
     let mut bbr = Bbr::new(PACKET, 1);
-    (bbr.best, bbr.full_reached) = ([1_000, 0], true);
+    (bbr.rates, bbr.full_reached) = (Rates::of(1_000, 0), true);
     bbr.set_pace(Some(20 * MS));
     assert_eq!(bbr.pacing_rate(), Some(200_000));
 }
@@ -504,7 +482,7 @@ fn a_queue_ends_the_startup_within_the_round_that_meets_it() {
 #[test]
 fn a_sender_that_has_no_more_ends_no_startup() {
     let mut bbr = Bbr::new(PACKET, 1);
-    (bbr.best, bbr.min_rtt) = ([1_000_000, 0], Some(10 * MS));
+    (bbr.rates, bbr.min_rtt) = (Rates::of(1_000_000, 0), Some(10 * MS));
     let mut ends = |ms: u32, app_limited| {
         let seen = Sample { round_trip: 20 * MS, ..sample(1_000_000, app_limited) };
         bbr.update_queueing(Time::ZERO + ms * MS, &seen);
@@ -521,7 +499,7 @@ fn a_cruise_with_too_high_a_rate_drains_what_it_queues() {
     path.run(Duration::from_secs(1));
     let Either::Bbr(bbr) = &mut path.congestion.controller else { unreachable!("the path is made with it") };
     assert_eq!(bbr.state, State::Cruise);
-    (bbr.best, bbr.whole) = ([10_400_000; 2], [10_400_000; 2]);
+    bbr.rates = Rates::of(10_400_000, 10_400_000);
     path.run(200 * MS);
     (path.most_queued, path.states) = (0, vec![State::Cruise]);
     let goodput = path.goodput(200 * MS);

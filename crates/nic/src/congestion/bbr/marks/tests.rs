@@ -1,6 +1,6 @@
 //! What marks do in each state, as losses and as parts of what was sent.
 
-use super::super::{Bounds, Controller, Loss};
+use super::super::{Bounds, Controller, Loss, Rates};
 use super::*;
 use crate::time::Time;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const STATES: [State; 7] =
 fn model(state: State) -> Bbr {
     let mut bbr = Bbr::new(PACKET, 7);
     (bbr.state, bbr.window, bbr.full_reached) = (state, WINDOW, state != State::Startup);
-    (bbr.best, bbr.min_rtt) = ([10_000_000, 0], Some(Duration::from_millis(10)));
+    (bbr.rates, bbr.min_rtt) = (Rates::of(10_000_000, 0), Some(Duration::from_millis(10)));
     assert_eq!(bbr.pipe(100), PIPE);
     bbr
 }
@@ -57,11 +57,11 @@ fn marks_of_what_the_startup_has_queued_make_no_room() {
     for state in [State::Down, State::Cruise, State::ProbeRtt] {
         for mean in [None, Some(ALL), Some(EIGHTH)] {
             let mut bbr = model(state);
-            (bbr.acks, bbr.best) = (Acks::ProbeStopping, [0, 10_000_000]);
+            (bbr.acks, bbr.rates) = (Acks::ProbeStopping, Rates::of(0, 10_000_000));
             bbr.take_marks(&round(mean, ALL));
             assert_eq!(bbr.bounds, Bounds::default(), "{state:?} {mean:?}");
             // A probe for more is another matter: it ends with the first one.
-            bbr.best = [10_000_000; 2];
+            bbr.rates = Rates::of(10_000_000, 10_000_000);
             bbr.take_marks(&round(mean, ALL));
             assert!(bbr.bounds.inflight_lo.is_some(), "{state:?} {mean:?}");
         }
@@ -107,7 +107,7 @@ fn half_of_a_round_trip_marked_ends_the_startup_where_parts_count() {
     }
     for mean in [None, Some(ALL)] {
         let mut bbr = model(State::Startup);
-        bbr.best = [0; 2];
+        bbr.rates = Rates::default();
         bbr.take_marks(&round(mean, ALL));
         assert_eq!(bbr.state, State::Startup, "no rate is known yet");
     }
