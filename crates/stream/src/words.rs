@@ -7,7 +7,8 @@
 //! sees that more is to be known.
 //!
 //! Until the receiving end has followed into the ring, the sending end may **spill**: move the
-//! first bytes of the ring into the kernel's part in front of it, which ends later then.
+//! first bytes of the ring into the kernel's part in front of it, which ends later then; or all of
+//! them, and **withdraw** the ring: then the kernel's part does not end.
 //!
 //! The ring of a direction is one of two, a small and a large one. The sending end says from which
 //! byte on which of them holds the stream ([`Layout`]), and does not say so again before the
@@ -232,6 +233,9 @@ impl DirectionWords {
     /// Set in [`copies`](Self::copies) for the length of a read.
     pub const READS_COPIES: u64 = 1 << 63;
 
+    /// A byte at which no kernel's part ends.
+    const NEVER: u64 = u64::MAX;
+
     /// The sending end puts bytes of the ring into the kernel's part.
     const SPILLS: u32 = 1;
     /// The receiving end has read all of the kernel's part, and goes on in the ring.
@@ -306,6 +310,24 @@ impl DirectionWords {
         self.skip_spilled(moved);
         self.ring_began.store(boundary, Ordering::Relaxed);
         self.change(boundary);
+        self.end_front();
+    }
+
+    /// Sending end, instead of [`end_spill`](Self::end_spill): the kernel has all that was in the
+    /// ring, so many bytes, and goes on as if the ring had never been announced. The last word of
+    /// this end about a ring.
+    pub fn withdraw_ring(&self, moved: u64) {
+        self.skip_spilled(moved);
+        // Not where it was if nothing was moved: a receiving end that saw the announcement would
+        // follow once nobody spills.
+        self.boundary.store(Self::NEVER, Ordering::Relaxed);
+        self.cancel_change();
+        self.end_front();
+    }
+
+    /// Sending end: the receiving end may follow again, or need not. Also called for a maker that
+    /// died when it had announced how the spill ended.
+    pub fn end_front(&self) {
         let _ = self.front.compare_exchange(Self::SPILLS, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 

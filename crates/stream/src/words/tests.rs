@@ -113,3 +113,41 @@ fn loom_a_spill_and_a_receiver_that_follows_exclude_each_other() {
         assert!(!words.is_spilling() && !words.announced().pending);
     });
 }
+
+#[test]
+fn loom_a_ring_that_is_withdrawn_and_a_receiver_that_follows_exclude_each_other() {
+    for bytes in [0, 3] {
+        loom::model(move || {
+            let words = Arc::new(DirectionWords::default());
+            words.begin_change();
+            words.enter_ring(5);
+            words.publish(bytes);
+            let kernel = Arc::new(loom::sync::Mutex::new(5u64));
+            let (theirs, socket) = (words.clone(), kernel.clone());
+            let sender = loom::thread::spawn(move || {
+                let begun = theirs.begin_spill();
+                if begun {
+                    *socket.lock().unwrap() += bytes;
+                    theirs.withdraw_ring(bytes);
+                }
+                begun
+            });
+            let follow = || match words.phase() {
+                Phase::EndsAt(boundary) => *kernel.lock().unwrap() >= boundary && words.may_follow(boundary),
+                _ => false,
+            };
+            let early = follow();
+            let withdrawn = sender.join().unwrap();
+            assert!(!withdrawn || !early, "a receiver has followed into a ring that is withdrawn");
+            assert!(withdrawn || early || follow(), "a receiver cannot follow, and the ring stays");
+            assert!(!words.is_spilling() && !words.announced().pending);
+            if withdrawn {
+                assert_eq!((words.phase(), words.announced().number), (Phase::Steady, 0));
+                assert_eq!((*kernel.lock().unwrap(), words.available(64)), (5 + bytes, 0), "a byte is lost");
+            } else {
+                words.reach_next();
+                assert!(words.reads_ring() && words.available(64) == bytes);
+            }
+        });
+    }
+}
