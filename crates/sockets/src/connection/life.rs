@@ -467,9 +467,10 @@ impl Connection {
 
     /// A program that does not know of the ring will read and write the kernel's socket: what is in
     /// it goes back into the kernel, by the peer, and nobody uses it again. A peer that does not
-    /// answer in time does so at its next call, or did when it left the ring by itself. One that
-    /// has ended cannot, nor one that has not followed into the ring so far: such a connection is
-    /// reset.
+    /// answer in time does so at its next call, or did when it left the ring by itself; one that
+    /// has not followed into the ring gets its bytes by the kernel. A connection is reset if its
+    /// peer has ended, stops in the middle of a change, or reads so little that the kernel takes no
+    /// more.
     fn hand_back(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));

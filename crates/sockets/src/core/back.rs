@@ -55,11 +55,12 @@ impl Upgraded {
     }
 
     /// Within a node: does once more what has to be done before somebody has the connection who
-    /// only knows the kernel. Our direction must have left the ring, too.
+    /// only knows the kernel. Our direction must have left the ring, too; where the other end has
+    /// not followed the ring is withdrawn, for that may not run for long.
     pub(crate) fn hand_back(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Wakeup) {
         let (returned, wakeup) = self.return_to_kernel(me, kernel);
         // The other end may be doing the same.
-        let returned = returned || self.must_flush_to_kernel() && self.flush_to_kernel(me, kernel);
+        let returned = returned || self.flush_to_kernel(me, kernel) || self.withdraw_ring(me, kernel);
         let into = self.incoming();
         let expected = into.announced().in_ring() && into.available(self.slot.most_bytes()) > 0;
         let ended =
@@ -110,6 +111,9 @@ impl Upgraded {
         let out = self.outgoing();
         if out.announced().pending {
             self.finish_change_of_the_dead(kernel);
+        } else if out.is_spilling() {
+            // It died over the very last word of it.
+            out.end_front();
         }
         if !self.must_flush_to_kernel() {
             return !out.announced().in_ring();

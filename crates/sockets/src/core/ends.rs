@@ -146,10 +146,11 @@ impl Upgraded {
     /// Whether the kernel is about to reset the connection at the close, for bytes of it are
     /// unread, and the other end reads the ring. A receive that leaves them there would show it as
     /// well, and take the error of a reset, which a socket that only dissolves its connection goes
-    /// on to report.
+    /// on to report. Not once the kernel's bytes were left to a program that reads nothing else.
     pub(crate) fn leaves_unread_in_kernel(&self, kernel: &impl Kernel) -> bool {
         self.outgoing().announced().in_ring()
             && !self.incoming().reads_ring()
+            && !self.incoming().goes_back()
             && !self.expects_copies()
             && kernel.received().is_some_and(|(_, unread)| unread > 0)
     }

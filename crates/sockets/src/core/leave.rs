@@ -13,6 +13,10 @@
 //! and the ring has all of it. What the kernel does not take at once stays out: then there is a gap
 //! behind the copies, for which the ring must be read.
 //!
+//! A ring that the receiving end has not followed into is not left: its bytes go into the kernel in
+//! front of it ([spill](vmmc_stream::DirectionWords::begin_spill)), some of them to make room, or
+//! all of them, and then it is withdrawn.
+//!
 //! Invariant: from the byte of the kernel's stream at which the ring took over,
 //! [`copies_before`](vmmc_stream::Left::copies_before) the tail bytes of it are copies.
 
@@ -111,21 +115,56 @@ impl Upgraded {
     #[cold]
     pub(super) fn spill(&self, kernel: &impl Kernel) -> bool {
         let out = self.outgoing();
-        if !self.may_spill() || !out.begin_spill() {
-            return false;
-        }
-        let (head, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
-        let unread = tail.wrapping_sub(head).min(self.slot.most_bytes());
-        let (moved, _) = self.copy_to_kernel(kernel, head, unread, 0, false);
+        let Some((moved, unread, _)) = self.begin_spill(kernel) else { return false };
         out.end_spill(moved);
         if moved == unread {
             // It is stuck until the receiving end follows.
-            self.full.head.store(tail, Ordering::Relaxed);
+            self.full.head.store(out.tail.load(Ordering::Relaxed), Ordering::Relaxed);
         } else {
             self.full.stuck.store(0, Ordering::Relaxed);
             self.full.since_ns.store(0, Ordering::Relaxed);
         }
         moved > 0
+    }
+
+    /// Sending end whose receiving end has not followed into the ring, and may not for long: all
+    /// that is in the ring goes into the kernel, and the ring is withdrawn. True: what is sent from
+    /// here on goes by the kernel, where its pins keep the direction.
+    pub(super) fn withdraw_ring(&self, me: u32, kernel: &impl Kernel) -> bool {
+        let Some(_locked) = self.lock_out(me) else { return false };
+        let out = self.outgoing();
+        if self.has_ended() && out.announced().in_ring() {
+            // Nothing is. Its last bytes are read in the ring, for the kernel takes none behind its
+            // own end.
+            return true;
+        }
+        let Some((moved, unread, failed)) = self.begin_spill(kernel) else { return false };
+        if failed == Some(Errno::AGAIN) {
+            out.end_spill(moved);
+            return false;
+        }
+        // Another error: nobody will read them.
+        out.withdraw_ring(unread);
+        true
+    }
+
+    /// Makes the first half of it, as far as the kernel takes bytes now: how many are there, of how
+    /// many, and why those are not all. None: the receiving end has followed. The caller has the
+    /// lock.
+    fn begin_spill(&self, kernel: &impl Kernel) -> Option<(u64, u64, Option<Errno>)> {
+        let out = self.outgoing();
+        if !self.may_spill() {
+            return None;
+        }
+        // For one that died over its last word: under the lock nobody is at it.
+        out.end_front();
+        if !out.begin_spill() {
+            return None;
+        }
+        let (head, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
+        let unread = tail.wrapping_sub(head).min(self.slot.most_bytes());
+        let (moved, failed) = self.copy_to_kernel(kernel, head, unread, 0, false);
+        Some((moved, unread, failed))
     }
 
     /// Whether this direction is the ring's, and the receiving end has not followed into it.
@@ -276,6 +315,7 @@ impl Upgraded {
         let into = self.incoming();
         if self.was_left_behind() {
             match into.announced().pending {
+                true if self.is_left_empty() => return Copies::Gone,
                 true => return Copies::Coming,
                 false if self.has_copies_of_the_rest() => self.go_on_in_kernel(),
                 false => return Copies::Amiss,
@@ -309,6 +349,16 @@ impl Upgraded {
         }
         into.copies.store(0, Ordering::Relaxed);
         Copies::Gone
+    }
+
+    /// Receiving end, while the sending end leaves the ring: whether nothing was unread when it
+    /// began to, so that no copies are made.
+    pub(super) fn is_left_empty(&self) -> bool {
+        let into = self.incoming();
+        let head = into.head.load(Ordering::Relaxed);
+        let empty = into.available(self.slot.most_bytes()) == 0;
+        // The word is of the sending end's node.
+        empty && !self.is_between() && into.leaves_from.load(Ordering::Relaxed) == head
     }
 
     /// Somebody was killed while reading copies away. None: it is unknown how many are left.

@@ -59,11 +59,13 @@ pub struct Totals {
     pub hand_backs: u64,
     /// Of those, after the other end had left the ring by itself with bytes unread there.
     pub left_behind: u64,
+    /// Of those, while the other end did not run, and had not followed into the ring.
+    pub unfollowed: u64,
 }
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 12] {
+    pub fn counts(&self) -> [(&'static str, u64); 13] {
         [
             ("runs", self.runs),
             ("steps", self.steps),
@@ -77,6 +79,7 @@ impl Totals {
             ("node deaths", self.node_deaths),
             ("hand-backs", self.hand_backs),
             ("hand-backs of unread bytes left in the ring", self.left_behind),
+            ("hand-backs past an end that does not follow", self.unfollowed),
         ]
     }
 
@@ -94,6 +97,7 @@ impl Totals {
         self.node_deaths += other.node_deaths;
         self.hand_backs += other.hand_backs;
         self.left_behind += other.left_behind;
+        self.unfollowed += other.unfollowed;
     }
 }
 
@@ -521,8 +525,10 @@ impl World {
     }
 
     /// A process becomes another program, which only knows the kernel; the connection would be
-    /// reset if that were too early, and the process stays what it is here.
+    /// reset if that were too early, and the process stays what it is here. The other end may not
+    /// run for longer than the process waits, and that alone is no reason for a reset.
     fn hand_back(&mut self, e: usize, p: usize) -> Result<(), String> {
+        let waits = self.rng.below(2) == 0;
         let process = &self.sides[e].processes[p];
         let busy = process.call.is_some() || process.reader_sleeps || process.writer_sleeps || process.foreign;
         let peer = self.is_held(1 - e) && !self.sides[1 - e].shut;
@@ -533,11 +539,23 @@ impl World {
         let core = &self.sides[e].processes[p].core;
         let (announced, unread) = (core.incoming().announced(), core.incoming().available(core.slot.most_bytes()));
         let was_left = core.incoming().reached() != announced.number && !announced.in_ring();
-        if was_left && (announced.pending || !core.has_copies_of_the_rest()) {
+        let is_leaving = was_left && announced.pending && !core.is_left_empty();
+        if is_leaving || was_left && !announced.pending && !core.has_copies_of_the_rest() {
             return Ok(());
         }
+        let unfollowed = core.may_spill();
         let asked = core.ask_back(ME).unwrap_or_default();
-        let (way, wakeup) = core.hand_back(ME, &self.socket(e));
+        let (mut way, mut wakeup) = core.hand_back(ME, &self.socket(e));
+        if waits {
+            // The kernel delivers by itself.
+            self.wires.iter().for_each(|wire| wire.deliver(usize::MAX));
+            if way == WayBack::Open {
+                (way, wakeup) = core.hand_back(ME, &self.socket(e));
+            }
+            if way == WayBack::Open && self.socket(e).takes_more() {
+                return Err(format!("end {e} would be reset, for the other one does not run"));
+            }
+        }
         let own = &self.slot.words().directions[1 - e];
         if own.receiver_sleep.take() {
             self.sides[e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
@@ -553,6 +571,7 @@ impl World {
             WayBack::Found | WayBack::Promised => {
                 self.sides[e].processes[p].foreign = true;
                 self.totals.hand_backs += 1;
+                self.totals.unfollowed += u64::from(waits && unfollowed);
             }
         }
         Ok(())
@@ -640,7 +659,19 @@ impl World {
             6 if core.may_spill() && out.begin_spill() => {
                 let head = out.head.load(Ordering::SeqCst);
                 let unread = out.tail.load(Ordering::SeqCst) - head;
-                core.copy_to_kernel(&self.socket(e), head, most.min(unread), 0, false);
+                let (moved, _) = core.copy_to_kernel(&self.socket(e), head, most.min(unread), 0, false);
+                // Or over the last word: of a spill, or of a ring that is withdrawn.
+                let last = self.rng.below(3);
+                if last == 1 {
+                    out.end_spill(moved);
+                    if out.begin_spill() {
+                        out.change(out.ring_began.load(Ordering::SeqCst));
+                    }
+                } else if last == 2 && moved == unread {
+                    core.own().pinned.store(1, Ordering::SeqCst);
+                    out.head.store(head + moved, Ordering::SeqCst);
+                    out.cancel_change();
+                }
                 out.sender_lock.store(DEAD, Ordering::SeqCst);
             }
             5 if into.copies.load(Ordering::SeqCst) != 0 || into.reads_ring() && core.leave_drained_ring() => {

@@ -253,6 +253,140 @@ fn a_sender_that_died_while_it_copied_is_finished_by_its_sibling() {
     }
 }
 
+/// The direction from end 0 is announced to be in the ring, where bytes are, and end 1 has not
+/// followed.
+fn announced(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.attach(0);
+    world.attach(1);
+    while world.ends[0].core.outgoing().available(4096) < 1_000 {
+        world.send(0);
+    }
+    assert!(world.ends[0].core.may_spill());
+    world
+}
+
+/// End 0 is to be read and written by a program that knows the kernel only.
+fn hand_back(world: &World) -> WayBack {
+    let core = &world.ends[0].core;
+    core.ask_back(ME);
+    core.hand_back(ME, &socket(&world.wires, 0)).0
+}
+
+#[test]
+fn a_ring_that_nobody_follows_into_is_withdrawn_for_a_program_that_knows_the_kernel_only() {
+    for seed in 1..50 {
+        let mut world = announced(seed);
+        let room = socket(&world.wires, 0).takes_more();
+        let (way, out) = (hand_back(&world), world.ends[0].core.outgoing());
+        if way == WayBack::Open {
+            // The kernel does not take them all: what it took is in front of the ring.
+            assert!(!socket(&world.wires, 0).takes_more() && out.announced().in_ring() && !out.is_spilling());
+        } else {
+            assert!(room && way == WayBack::Found);
+            assert_eq!((out.announced(), out.available(4096)), (Epoch { number: 0, pending: false }, 0));
+        }
+        assert!(!out.announced().pending);
+        // The other end follows, or has its bytes by the kernel.
+        world.run_until_quiet();
+        assert_eq!(hand_back(&world), WayBack::Found);
+        assert!(!world.ends[0].core.outgoing().announced().in_ring());
+        // The program that has it now, and then the other end.
+        for e in [0, 1] {
+            let bytes = [byte(e, world.ends[e].sent)];
+            socket(&world.wires, e).send_now(&[IoSlice::new(&bytes)]).unwrap();
+            world.ends[e].sent += 1;
+        }
+        world.run_until_quiet();
+    }
+}
+
+#[test]
+fn a_receiver_that_follows_before_a_ring_is_withdrawn_reads_it_to_its_end() {
+    let mut world = announced(7);
+    while !world.ends[1].core.incoming().reads_ring() {
+        world.wires[0].deliver(10_000);
+        world.receive(1);
+    }
+    assert_eq!(hand_back(&world), WayBack::Found);
+    assert_eq!(world.ends[0].core.outgoing().announced(), Epoch { number: 2, pending: false });
+    world.run_until_quiet();
+}
+
+#[test]
+fn a_holder_that_died_while_it_put_bytes_in_front_of_the_ring_is_finished_by_its_sibling() {
+    // In the middle; over the last word; the same of a ring that it withdrew. Its sibling goes on,
+    // or hands back.
+    for (died, hands_back) in (0..3).flat_map(|died| [(died, false), (died, true)]) {
+        let mut world = announced(8);
+        world.wires[0].more.set(simulation::WIRE_BYTES_MORE);
+        let (kernel, core) = (socket(&world.wires, 0), &world.ends[0].core);
+        let out = core.outgoing();
+        assert!(out.begin_spill());
+        let (head, tail) = (out.head.load(Ordering::SeqCst), out.tail.load(Ordering::SeqCst));
+        let (moved, _) = core.copy_to_kernel(&kernel, head, if died < 2 { 300 } else { tail - head }, 0, false);
+        match died {
+            0 => {}
+            1 => {
+                out.end_spill(moved);
+                assert!(out.begin_spill());
+                out.change(out.ring_began.load(Ordering::SeqCst));
+            }
+            _ => {
+                core.own().pinned.store(1, Ordering::SeqCst);
+                out.head.store(tail, Ordering::SeqCst);
+                out.cancel_change();
+            }
+        }
+        assert!(out.is_spilling());
+        if hands_back {
+            assert_eq!(hand_back(&world), WayBack::Found, "{died}");
+        } else {
+            world.receive(0);
+        }
+        // Nobody spills a ring that is withdrawn.
+        assert!(!world.ends[0].core.outgoing().is_spilling() || died == 2 && hands_back, "{died}");
+        world.run_until_quiet();
+        assert_eq!(world.ends[1].core.incoming().reads_ring(), died < 2 && !hands_back);
+    }
+}
+
+#[test]
+fn an_end_that_is_leaving_an_empty_ring_for_long_holds_up_no_program_that_knows_the_kernel_only() {
+    for unread in [false, true] {
+        let mut world = in_the_ring(9);
+        while !unread && world.ends[1].got < world.ends[0].sent {
+            world.receive(1);
+        }
+        // Where it stops.
+        world.ends[0].core.begin_to_leave(&socket(&world.wires, 0), 500);
+        let core = &world.ends[1].core;
+        core.ask_back(ME);
+        let (way, _) = core.hand_back(ME, &socket(&world.wires, 1));
+        assert_eq!(way, if unread { WayBack::Open } else { WayBack::Found });
+        world.ends[0].core.finish_leaving(&socket(&world.wires, 0), if unread { 500 } else { 0 }, false);
+        assert_eq!(world.ends[1].core.hand_back(ME, &socket(&world.wires, 1)).0, WayBack::Found);
+    }
+}
+
+#[test]
+fn an_end_that_has_ended_its_direction_in_the_ring_goes_to_a_program_that_knows_the_kernel_only() {
+    for followed in [false, true] {
+        let mut world = if followed { in_the_ring(10) } else { announced(10) };
+        world.ends[0].core.end_sending(ME, &socket(&world.wires, 0));
+        world.wires[0].ended.set(true);
+        // For that program.
+        while world.ends[1].sent == 0 {
+            world.send(1);
+        }
+        world.wires[1].deliver(10_000);
+        assert!(world.ends[0].core.leaves_unread_in_kernel(&socket(&world.wires, 0)));
+        assert_eq!(hand_back(&world), WayBack::Found);
+        assert!(!world.ends[0].core.leaves_unread_in_kernel(&socket(&world.wires, 0)));
+        world.run_until_quiet();
+    }
+}
+
 #[test]
 fn a_sender_that_died_while_it_copied_and_has_no_sibling_has_ended_behind_the_ring() {
     let mut world = in_the_ring(6);
@@ -579,7 +713,10 @@ fn connections_survive_forks_and_deaths_from_any_seed() {
             totals.worst_kills,
             totals.hand_backs,
         ];
-        let enough = all.iter().all(|n| *n > 100) && totals.node_deaths > 100 && totals.left_behind > 25;
+        let enough = all.iter().all(|n| *n > 100)
+            && totals.node_deaths > 100
+            && totals.left_behind > 25
+            && totals.unfollowed > 25;
         assert!(enough, "little happened: {totals:?}");
     }
 }
