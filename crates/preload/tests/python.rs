@@ -484,6 +484,65 @@ fn unread_bytes_follow_a_connection_to_a_program_that_is_not_ours() {
     assert!(report.contains("connections upgraded"), "{report}");
 }
 
+/// A connection goes to a program that does not know of rings while the peer is stopped, for longer
+/// than that program's start waits: it may have been told of a ring, and not have followed. In the
+/// end both have all bytes.
+const STOPPED: &str = r"
+import os, signal, socket, sys, time
+FIRST, SECOND, LAST = b'first', bytes(i * 7 % 251 for i in range(3000)), bytes(i * 11 % 253 for i in range(2000))
+def peer(at, turns, ended):
+    c = socket.create_connection(at); c.settimeout(30)
+    for _ in range(turns): c.sendall(b'hello'); exactly(c, 5)
+    c.sendall(LAST)
+    assert exactly(c, len(FIRST)) == FIRST
+    assert exactly(c, len(SECOND)) == SECOND
+    if ended:
+        assert c.recv(1) == b''
+        c.sendall(FIRST); c.shutdown(socket.SHUT_WR)
+        return
+    assert exactly(c, len(LAST)) == LAST
+    for n in range(1, 50): c.sendall(b'z' * n); assert exactly(c, n) == b'z' * n
+    c.shutdown(socket.SHUT_WR)
+    assert c.recv(1) == b''
+def hand_over(turns, ended):
+    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try: peer(listener.getsockname(), turns, ended); status = 0
+        finally: os._exit(status)
+    c = listener.accept()[0]
+    for _ in range(turns): c.sendall(exactly(c, 5))
+    while len(c.recv(len(LAST), socket.MSG_PEEK)) < len(LAST): time.sleep(0.001)
+    os.kill(pid, signal.SIGSTOP); os.waitpid(pid, os.WUNTRACED)
+    c.sendall(FIRST); c.sendall(SECOND)
+    if ended: c.shutdown(socket.SHUT_WR)
+    here, there = os.pipe()
+    # Without the environment the library is not loaded.
+    out = there if ended else c.fileno()
+    child = os.posix_spawnp('cat', ['cat'], {}, file_actions=[(os.POSIX_SPAWN_DUP2, c.fileno(), 0), (os.POSIX_SPAWN_DUP2, out, 1)])
+    c.close(); os.close(there)
+    os.kill(pid, signal.SIGCONT)
+    with open(here, 'rb') as said: assert said.read() == (LAST + FIRST if ended else b''), (turns, ended)
+    assert os.waitpid(pid, 0)[1] == 0 and os.waitpid(child, 0)[1] == 0, (turns, ended)
+for turns in range(*map(int, sys.argv[1:])):
+    for ended in (False, True): hand_over(turns, ended)
+print('fine')
+";
+
+#[test]
+fn a_peer_that_is_stopped_loses_no_byte_of_a_connection_that_goes_to_a_program_that_is_not_ours() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    let script = [EXACTLY, STOPPED].concat();
+    // So many turns before, with connections that are upgraded at once, and after a while.
+    for (by, turns) in [(By::Offered("at-once"), ["0", "4"]), (By::Exec, ["16", "19"])] {
+        assert_eq!(world.run(by, &["python3", "-c", &script, turns[0], turns[1]]), "fine\n");
+    }
+}
+
 /// What is done rarely, with an upgraded connection: the output is the kernel's own.
 const RARE: &str = r"
 import array, fcntl, os, select, socket, threading, time
