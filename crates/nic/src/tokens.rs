@@ -19,8 +19,9 @@
 //! ```
 //!
 //! Invariants: an entry leaves `armed` by one compare-and-swap, so one of an arrival and a cancel
-//! wins, once; a payload goes into no buffer but that of its entry; no payload is taken for an
-//! entry. The owner can write all of it, and what it writes there is held against the export.
+//! wins, once; it leaves `filling` by a store of who won; a payload goes into no buffer but that of
+//! its entry; no payload is taken for an entry. The owner can write all of it, and what it writes
+//! there is held against the export.
 //! Source: [GMS §2] incoming payload table.
 
 use crate::command::{AtomicOp, Dma};
@@ -249,11 +250,12 @@ pub trait TokenWords {
         Ok(to)
     }
 
-    /// All of the payload that took the key is there.
+    /// All of the payload that took the key is there, and whoever sees that sees the payload too.
+    /// Only for who took the key, who alone changes the state until then: so this is a store, and
+    /// what follows does not wait until all of the payload has left the processor's store buffer,
+    /// as after a compare-and-swap.
     fn finish(&mut self, key: u64) {
-        let [filling, done] = [TokenState::Filling, TokenState::Done].map(|state| state.word(key));
-        // Unless the owner has withdrawn it meanwhile.
-        let _ = self.compare_swap(filling, done, [Ordering::Release, Ordering::Relaxed]);
+        self.store(0, TokenState::Done.word(key), Ordering::Release);
     }
 }
 

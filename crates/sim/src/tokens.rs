@@ -55,7 +55,7 @@ pub(crate) enum TokenChange {
     Tag { tag: u64 },
     /// Its length.
     Total,
-    /// All of it is there, if nobody has cancelled it.
+    /// All of it is there.
     Done { key: u64 },
 }
 
@@ -68,12 +68,13 @@ impl TokenChange {
                     ((key, TokenState::Armed), (same, TokenState::Filling)) if key == same => {
                         Some(TokenChange::Take { key })
                     }
-                    ((key, TokenState::Filling), (same, TokenState::Done)) if key == same => {
-                        Some(TokenChange::Done { key })
-                    }
                     _ => None,
                 }
             }
+            (0, AtomicOp::Swap(state)) => match TokenState::of_word(state) {
+                (key, TokenState::Done) => Some(TokenChange::Done { key }),
+                _ => None,
+            },
             (TOKEN_TAG_AT, AtomicOp::Swap(tag)) => Some(TokenChange::Tag { tag }),
             (vmmc_nic::TOKEN_TOTAL_AT, AtomicOp::Swap(_)) => Some(TokenChange::Total),
             _ => None,
@@ -84,8 +85,7 @@ impl TokenChange {
     pub(crate) fn happened(self, old: u64) -> bool {
         match self {
             TokenChange::Take { key } => old == TokenState::Armed.word(key),
-            TokenChange::Done { key } => old == TokenState::Filling.word(key),
-            TokenChange::Tag { .. } | TokenChange::Total => true,
+            TokenChange::Tag { .. } | TokenChange::Total | TokenChange::Done { .. } => true,
         }
     }
 }

@@ -365,6 +365,7 @@ impl Core {
     /// Posts commands that another one of this thread follows at once, whose post takes them all
     /// into the node: so they share a packet. Only for a node that our own threads step, as their
     /// waits do meanwhile; posts of other threads are as ever.
+    #[inline]
     pub(crate) fn corked<T, E>(&self, post: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         if !self.waiting.waiter.steps() {
             return post();

@@ -14,7 +14,7 @@ use crate::tokens::PayloadToken;
 use std::sync::Arc;
 use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
 use vmmc_host::control::ExportKind;
-use vmmc_nic::{OpError, Rights, TokenPart};
+use vmmc_nic::{OpError, Rights, TOKEN_ENTRY_BYTES, TokenPart};
 
 /// A payload by token under way; made by [`Import::post_token`] and
 /// [`Connection::post_by_token_within`](crate::Connection::post_by_token_within). Dropping it
@@ -85,6 +85,15 @@ impl Import {
         let sent =
             mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
         shared.unless_refused(sent)
+    }
+
+    /// Has what stands in the table for a token that something is sent by soon come to this core:
+    /// its owner has just written it.
+    #[inline]
+    pub(crate) fn expect_token(&self, token: PayloadToken) {
+        if let Some(mapped) = &self.mapped_table {
+            mapped.prefetch(u64::from(token.index) * TOKEN_ENTRY_BYTES);
+        }
     }
 
     /// As [`send_token`](Self::send_token), but does not wait until the other node has the payload:

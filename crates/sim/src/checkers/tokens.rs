@@ -58,9 +58,11 @@ fn changes(model: &Model, export: ExportKey, index: usize, change: TokenChange) 
             require(op.mistake.is_none(), || format!("{key} has {:?} and took a token", op.mistake))
         }
         TokenChange::Total => Ok(()),
-        TokenChange::Done { .. } => {
+        TokenChange::Done { key } => {
             let whole = token.filler.is_some_and(|op| token.landed == model.ops[op].len);
-            require(whole, || format!("token {index} of {export} was done in the middle: {token:?}"))
+            require(whole && token.key == key && !token.cancelled, || {
+                format!("token {index} of {export} was done in the middle: {token:?}")
+            })
         }
     }
 }

@@ -339,6 +339,9 @@ impl Connection {
         if control.len() > CONTROL_MESSAGE_BYTES_MAX {
             return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
         }
+        if let Some(table) = self.known_table(token).and_then(|at| self.tables.get(at)) {
+            table.expect_token(token);
+        }
         if self.credit.room(0).is_none() {
             self.wait_for_room(0, timeout)?;
         }
@@ -355,11 +358,11 @@ impl Connection {
         token: PayloadToken,
         put: impl FnOnce(&Import) -> Result<P, TransferError>,
     ) -> Result<P, MessageError> {
-        let (mapped, core) = (self.is_mapped(), self.session.core().clone());
-        let Some(table) = self.table(token)? else { return Ok(P::default()) };
-        let sent = core.corked(|| put(table)).and_then(|payload| match table.as_ptr() {
+        let Some(at) = self.table(token)? else { return Ok(P::default()) };
+        let table = &self.tables[at];
+        let sent = self.session.core().corked(|| put(table)).and_then(|payload| match table.as_ptr() {
             // The message does not go through the node, so the payload comes first.
-            None if mapped => table.flush().map(|()| payload),
+            None if self.is_mapped() => table.flush().map(|()| payload),
             _ => Ok(payload),
         });
         match sent {
@@ -372,11 +375,16 @@ impl Connection {
         }
     }
 
-    /// The table of a token, imported at its first use. None: there is none that this process may
-    /// send to.
-    fn table(&mut self, token: PayloadToken) -> Result<Option<&Import>, MessageError> {
-        if let Some(at) = self.tables.iter().position(|table| table.export_id() == token.table) {
-            return Ok(self.tables.get(at));
+    /// Where among the tables that of a token is, if it has been imported.
+    fn known_table(&self, token: PayloadToken) -> Option<usize> {
+        self.tables.iter().position(|table| table.export_id() == token.table)
+    }
+
+    /// The same; it is imported at its first use. None: there is none that this process may send
+    /// to.
+    fn table(&mut self, token: PayloadToken) -> Result<Option<usize>, MessageError> {
+        if let Some(at) = self.known_table(token) {
+            return Ok(Some(at));
         }
         let builder = self.session.import_id(token.table).owner(self.calls.owner()).rights(Rights::WRITE);
         let builder = self.node.iter().fold(builder, |builder, node| builder.node(node));
@@ -389,7 +397,7 @@ impl Connection {
             self.tables.pop_front();
         }
         self.tables.push_back(table);
-        Ok(self.tables.back())
+        Ok(Some(self.tables.len() - 1))
     }
 
     /// Whether messages are stored into the owner's memory, without the node: it is a process of
