@@ -6,7 +6,8 @@
 //! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
 //! of it more than it asked for is under way; a startup ends when all packets of a round trip have
 //! met a queue, or at once with too many losses, which say nothing about others; no more than a
-//! quarter beyond what the path holds is under way while the queue is the sender's own; a round of
+//! quarter beyond what the path holds is under way while the queue is the sender's own, and from the
+//! first packets on that a startup sees meet one; a round of
 //! the cruise whose packets have all met such a queue, and what the cruise has queued before a
 //! probe, is followed by another Down; and the rate, at which packets go out without a margin, is
 //! that of whole rounds where one has met no queue, for the highest of many samples is one whose
@@ -310,7 +311,12 @@ impl Bbr {
         let shortest = self.min_rtt.unwrap_or(sample.round_trip);
         match self.state {
             State::Startup => {
+                let met = self.queueing.is_met();
                 self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
+                // The round before had the rate of a path that was not full.
+                if self.full_reached || self.queueing.is_met() && !met {
+                    self.take_rate(sample);
+                }
             }
             State::Down | State::Cruise if self.round_start && !self.others => {
                 self.rates.round(self.queueing.is_clear(shortest));
@@ -337,6 +343,13 @@ impl Bbr {
         let probes = !self.full_reached || self.state == State::Up || self.acks == Acks::ProbeStopping;
         let most = if probes || !self.is_tight() { rate } else { max_bw };
         self.rates.sample(rate, self.round_start.then_some(rate.min(most)));
+    }
+
+    /// This one, too, stands for a whole round.
+    fn take_rate(&mut self, sample: &Sample) {
+        if let Some(rate) = sample.rate {
+            self.rates.sample(rate, Some(rate));
+        }
     }
 
     fn begin_delivery_signals(&mut self, ack: &Acked, sample: &Sample) {
@@ -631,8 +644,11 @@ impl Bbr {
         if self.full_reached && self.is_tight() {
             extra = extra.min(bytes_in(self.bw(), BBR_LATE_MAX) as usize);
         }
-        let most = self.with_batches(self.pipe(self.state.window_gain(!self.is_tight())) + extra);
-        if self.full_reached {
+        // While it is asked whether the queue lasts, it does not grow.
+        let asks = self.state == State::Startup && self.queueing.is_met();
+        let gain = if asks { TIGHT } else { self.state.window_gain(!self.is_tight()) };
+        let most = self.with_batches(self.pipe(gain) + extra);
+        if self.full_reached || asks {
             self.window = (self.window + ack.bytes).min(most);
         } else if self.window < most || ack.delivered < initial_window(self.packet) as u64 {
             self.window += ack.bytes;
@@ -688,6 +704,8 @@ impl Controller for Bbr {
             self.check_full_bw(sample);
             self.check_startup();
             if self.state == State::Drain && ack.in_flight <= self.inflight(100) {
+                // It was sent when the startup had filled the path.
+                self.take_rate(sample);
                 // When the bound was set, the rate was that of a round trip before. What the pipe
                 // holds without a queue, the cruise may have under way.
                 let pipe = (self.pipe(100) as u64 * 100).div_ceil(WITH_HEADROOM) as usize;

@@ -50,6 +50,11 @@ impl Queueing {
         before + 1 >= BBR_QUEUE_SAMPLES && now.since(since) >= shortest
     }
 
+    /// The last packets have all met a queue.
+    pub(super) fn is_met(&self) -> bool {
+        self.long.is_some_and(|(_, packets)| packets >= BBR_QUEUE_SAMPLES)
+    }
+
     /// There is not enough to send: no queue lasts any longer.
     pub(super) fn interrupt(&mut self) {
         self.long = None;
@@ -110,8 +115,10 @@ mod tests {
         assert!(!lasts(24, 10) && (0..100).all(|_| !lasts(25, 20)));
         // Nor do a few.
         assert!(!lasts(26, 10) && !lasts(27, 20) && !lasts(60, 20) && !lasts(70, 20) && lasts(80, 20));
+        assert!(queueing.is_met());
         queueing.interrupt();
         assert!(!queueing.lasts(Time::ZERO + 81 * MS, 20 * MS, 10 * MS), "it begins anew");
+        assert!(!queueing.is_met());
     }
 
     #[test]

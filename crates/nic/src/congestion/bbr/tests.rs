@@ -480,6 +480,19 @@ fn a_queue_ends_the_startup_within_the_round_that_meets_it() {
 }
 
 #[test]
+fn a_startup_that_has_met_a_queue_drains_it_while_it_asks_whether_it_lasts() {
+    let mut path = path(10_000);
+    while path.bbr().state == State::Startup {
+        path.run(MS);
+    }
+    // Of 200 that the path holds; they were 460 when the first of them came back late.
+    assert!(path.in_flight < 330 * PACKET, "{} packets", path.in_flight / PACKET);
+    path.run(20 * MS);
+    assert!(path.in_flight < 220 * PACKET, "{} packets", path.in_flight / PACKET);
+    assert!((9_900_000..10_100_000).contains(&path.bbr().max_bw()), "{}", path.bbr().max_bw());
+}
+
+#[test]
 fn a_sender_that_has_no_more_ends_no_startup() {
     let mut bbr = Bbr::new(PACKET, 1);
     (bbr.rates, bbr.min_rtt) = (Rates::of(1_000_000, 0), Some(10 * MS));
