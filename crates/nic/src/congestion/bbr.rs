@@ -27,6 +27,7 @@
 mod marks;
 mod queueing;
 mod rates;
+mod startup;
 #[cfg(test)]
 mod tests;
 
@@ -35,10 +36,9 @@ use std::time::Duration;
 use super::delivery::{Sample, bytes_in, rate, time_for};
 use super::{Acked, Controller, Estimates, Loss, Marked, bounded, initial_window, pacer};
 use crate::limits::{
-    ACK_EVERY_BYTES, ACK_EVERY_PACKETS, BBR_AGGREGATES, BBR_COEXISTENCE_ROUNDS, BBR_FULL_ROUNDS, BBR_LATE_MAX,
-    BBR_LOSS_EVENTS, BBR_LOSS_PACKETS, BBR_LOSS_PERCENT, BBR_OTHERS_ROUNDS, BBR_PROBE_ROUND_TRIP_EVERY,
-    BBR_PROBE_ROUND_TRIP_FOR, BBR_PROBE_WAIT, BBR_PROBE_WAIT_MORE, BBR_WINDOW_MIN_PACKETS, ROUND_TRIP_MEMORY,
-    WINDOW_MAX_BYTES,
+    ACK_EVERY_BYTES, ACK_EVERY_PACKETS, BBR_AGGREGATES, BBR_COEXISTENCE_ROUNDS, BBR_LATE_MAX, BBR_LOSS_PACKETS,
+    BBR_LOSS_PERCENT, BBR_OTHERS_ROUNDS, BBR_PROBE_ROUND_TRIP_EVERY, BBR_PROBE_ROUND_TRIP_FOR, BBR_PROBE_WAIT,
+    BBR_PROBE_WAIT_MORE, BBR_WINDOW_MIN_PACKETS, ROUND_TRIP_MEMORY, WINDOW_MAX_BYTES,
 };
 use crate::time::Time;
 
@@ -51,8 +51,6 @@ const BETA: u64 = 70;
 const WITH_HEADROOM: u64 = 85;
 /// What may be under way where the queue is the sender's own, in percent of what the pipe holds.
 const TIGHT: u64 = 125;
-/// Growth of the rate in a round below which the pipe is full, in percent.
-const STILL_GROWS: u64 = 125;
 /// Rounds for which what came in bursts counts, twice.
 const EXTRA_ROUNDS: u64 = 5;
 /// Doublings of the slope with which the bound on what is under way grows.
@@ -310,14 +308,7 @@ impl Bbr {
         }
         let shortest = self.min_rtt.unwrap_or(sample.round_trip);
         match self.state {
-            State::Startup => {
-                let met = self.queueing.is_met();
-                self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
-                // The round before had the rate of a path that was not full.
-                if self.full_reached || self.queueing.is_met() && !met {
-                    self.take_rate(sample);
-                }
-            }
+            State::Startup => self.ask_in_startup(now, sample, shortest),
             State::Down | State::Cruise if self.round_start && !self.others => {
                 self.rates.round(self.queueing.is_clear(shortest));
                 let explained = time_for(self.window as u64, self.bw());
@@ -403,40 +394,9 @@ impl Bbr {
         (self.full_bw, self.full_rounds, self.full_now) = (rate, 0, false);
     }
 
-    fn check_full_bw(&mut self, sample: &Sample) {
-        let Some(rate) = sample.rate.filter(|_| !self.full_now && !sample.app_limited) else { return };
-        if rate >= self.full_bw.saturating_mul(STILL_GROWS) / 100 {
-            return self.reset_full_bw(rate);
-        }
-        if self.round_start {
-            self.full_rounds += 1;
-            self.full_now = self.full_rounds >= BBR_FULL_ROUNDS;
-            self.full_reached |= self.full_now;
-        }
-    }
-
     /// Whether so much was lost of what was under way that others, or the queue, are the cause.
     fn loses_too_much(&self, lost: u64, in_flight: usize) -> bool {
         lost > in_flight as u64 * BBR_LOSS_PERCENT / 100 + (BBR_LOSS_PACKETS * self.packet) as u64
-    }
-
-    fn check_startup(&mut self) {
-        if self.state == State::Startup && self.full_reached {
-            self.state = State::Drain;
-        }
-    }
-
-    /// Losses end the startup at once: a round more of twice the rate loses as much as the path
-    /// holds.
-    fn lose_in_startup(&mut self, loss: &Loss) {
-        let ends = self.state == State::Startup && self.max_bw() > 0 && self.loss_events >= BBR_LOSS_EVENTS;
-        if ends && self.loses_too_much(self.lost_in_round, loss.in_flight) {
-            self.full_reached = true;
-            let held = self.pipe(100).max(self.inflight_latest.min(WINDOW_MAX_BYTES as u64) as usize);
-            self.bounds.inflight_hi = Some(held);
-            self.own_until = loss.next;
-            self.check_startup();
-        }
     }
 
     fn forget_short_term(&mut self) {
@@ -644,8 +604,7 @@ impl Bbr {
         if self.full_reached && self.is_tight() {
             extra = extra.min(bytes_in(self.bw(), BBR_LATE_MAX) as usize);
         }
-        // While it is asked whether the queue lasts, it does not grow.
-        let asks = self.state == State::Startup && self.queueing.is_met();
+        let asks = self.asks_in_startup();
         let gain = if asks { TIGHT } else { self.state.window_gain(!self.is_tight()) };
         let most = self.with_batches(self.pipe(gain) + extra);
         if self.full_reached || asks {
