@@ -349,7 +349,7 @@ fn payloads_that_are_misnamed_early_or_reported_wrongly_are_found() {
     is_found_by("tokens", || Bug {
         atomic: Some(Box::new(|change| match change {
             AtomicOp::CompareSwap { expected, desired } if expected & 3 == 1 && desired == expected + 1 => {
-                vec![change, AtomicOp::CompareSwap { expected: desired, desired: desired + 1 }]
+                vec![change, AtomicOp::Swap(desired + 1)]
             }
             _ => vec![change],
         })),
