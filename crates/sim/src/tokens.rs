@@ -175,7 +175,8 @@ impl Model {
         let token = &mut self.exports[export].tokens[index];
         match change {
             TokenChange::Take { .. } => *token = Token { key: token.key, taken: true, ..Token::default() },
-            TokenChange::Tag { tag } => token.filler = op_of_tag(tag),
+            // A tag that names none is found, and there is nothing to count for it.
+            TokenChange::Tag { tag } => token.filler = op_of_tag(tag).filter(|op| self.ops.try_at(*op).is_some()),
             TokenChange::Total => {}
             TokenChange::Done { .. } => {
                 if let Some(op) = token.filler {
