@@ -4,6 +4,8 @@
 //! Invariant checked after every step: what came out is a prefix of what went in; and at the end of
 //! each run: all of it, unless an end died or was reset.
 
+mod wild;
+
 use super::simulation::{ME, Rng, Socket, Wire, byte};
 use super::*;
 use crate::limits::ASK_PAUSE_NS;
@@ -456,63 +458,6 @@ fn copies_that_a_dead_receiver_has_read_away_are_not_read_away_again() {
         world.send(0);
         world.run_until_quiet();
     }
-}
-
-#[test]
-fn wild_claims_of_the_other_side_do_no_harm_here() {
-    let mut rng = Rng(77);
-    let mut moved = [0; 2];
-    for seed in 0..300 {
-        let mut world = World::new(seed + 1);
-        world.attach(0);
-        world.attach(1);
-        for _ in 0..200 {
-            let words = world.slot.words();
-            // What end 1 can write: its lines of both directions, and more, for it can write all of
-            // them.
-            let (tail, head) = (&words.directions[1].tail, &words.directions[0].head);
-            match rng.below(8) {
-                0 => tail.store(rng.below(u64::MAX), Ordering::Relaxed),
-                1 => head.store(rng.below(u64::MAX), Ordering::Relaxed),
-                2 => words.directions[1].change(rng.below(u64::MAX)),
-                3 => words.directions[1].begin_change(),
-                4 => words.directions[1].sender_flags.store(rng.below(4) as u32, Ordering::Relaxed),
-                5 => words.directions[0].receiver_flags.store(rng.below(8) as u32, Ordering::Relaxed),
-                _ => {
-                    let other = &world.ends[1];
-                    let (sending, _) = other.core.send(ME, &socket(&world.wires, 1), &[IoSlice::new(&[2; 100])]);
-                    if sending == Sending::Kernel {
-                        other.core.end_kernel_send();
-                    }
-                }
-            }
-            let end = &world.ends[0];
-            let mut buffer = [0; 300];
-            let mut into = [IoSliceMut::new(&mut buffer)];
-            let (receiving, _) = end.core.receive(ME, &socket(&world.wires, 0), &mut into, true);
-            match receiving {
-                Receiving::Done(n) | Receiving::OfKernel(n) => {
-                    assert!(n <= 300, "{n} bytes came into 300");
-                    moved[0] += n;
-                }
-                Receiving::Failed(errno) => assert_ne!(errno, Errno::FAULT),
-                Receiving::Empty | Receiving::Kernel | Receiving::Locked(_) => {}
-            }
-            let (sending, _) = end.core.send(ME, &socket(&world.wires, 0), &[IoSlice::new(&[1; 100])]);
-            match sending {
-                Sending::Done(n) => {
-                    assert!((1..=100).contains(&n), "{n} bytes went of 100");
-                    moved[1] += n;
-                }
-                Sending::Kernel => end.core.end_kernel_send(),
-                Sending::Failed(errno) => assert_ne!(errno, Errno::FAULT),
-                Sending::Full | Sending::Locked(_) => {}
-            }
-            end.core.may_be_readable();
-            end.core.may_be_writable();
-        }
-    }
-    assert!(moved.iter().all(|bytes| *bytes > 1_000), "nothing is left to be claimed wrongly: {moved:?}");
 }
 
 #[test]
