@@ -24,7 +24,7 @@ use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
 use vmmc_host::region::{OutOfBounds, Prefetch};
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
-use vmmc_nic::{OpError, TOKEN_ENTRY_BYTES, TokenPart, TokenWords};
+use vmmc_nic::{OpError, TokenPart, TokenWords};
 use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
@@ -292,20 +292,23 @@ impl Mapped {
         })
     }
 
-    /// A payload by token, to the buffer that the entry of the token names; what refuses it, if
-    /// anything does. `each` gives its pieces.
+    /// A payload by token, to the buffer that the entry of the token names; one that its token does
+    /// not let in is dropped. `each` gives its pieces.
     pub(crate) fn send_token(
         &self,
         token: &TokenPart,
         entries: u32,
         each: impl FnOnce(&mut dyn FnMut(Piece<'_>)),
-    ) -> Result<Result<(), OpError>, Fault> {
+    ) -> Result<(), Fault> {
         self.store_through(|count: Meter<'_>| {
-            let (entry, to) = match self.take_token(token, entries) {
-                Ok(place) => place,
-                Err(refused) => return Ok(Err(refused)),
+            let Ok(entry) = token.entry_at(entries) else { return Ok(()) };
+            let mut entry = self.region.words(entry, EntryWords::COUNT).map(EntryWords)?;
+            let mut at = match entry.take(token, 0, token.total, self.region.len_bytes()) {
+                Ok(at) => at,
+                Err(OpError::OutOfBounds { offset, len, size }) => return Err(OutOfBounds { offset, len, size }),
+                Err(_) => return Ok(()),
             };
-            let (mut at, mut result) = (to, Ok(()));
+            let mut result = Ok(());
             each(&mut |piece| {
                 if result.is_ok() {
                     result = self.store(piece.len(), |how| match piece {
@@ -316,26 +319,10 @@ impl Mapped {
                 }
             });
             result?;
-            self.entry(entry)?.finish(token.key);
+            entry.finish(token.key);
             count.sent(token.total);
-            Ok(Ok(()))
+            Ok(())
         })
-    }
-
-    /// Takes the key of an entry; where the entry is, and where its buffer. What stands there is
-    /// the exporter's claim.
-    fn take_token(&self, token: &TokenPart, entries: u32) -> Result<(u64, u64), OpError> {
-        let size = self.region.len_bytes();
-        let at = token.entry_at(entries)?;
-        if at + TOKEN_ENTRY_BYTES > size {
-            return Err(OpError::TokenRefused { index: token.index.into() });
-        }
-        let to = self.entry(at).expect("it was just compared").take(token, 0, token.total, size)?;
-        Ok((at, to))
-    }
-
-    fn entry(&self, at: u64) -> Result<EntryWords<'_>, OutOfBounds> {
-        self.region.words(at, EntryWords::COUNT).map(EntryWords)
     }
 
     /// Copies into the exporter's memory, by the stores that pay for so many bytes.

@@ -82,9 +82,7 @@ impl Import {
             shared.end_token(tickets)?;
             return posted;
         };
-        let sent =
-            mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))?;
-        shared.unless_refused(sent)
+        mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))
     }
 
     /// Has what stands in the table for a token that something is sent by soon come to this core:
