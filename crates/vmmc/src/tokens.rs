@@ -544,10 +544,6 @@ impl TokenBuffer {
         self.table.export.as_ptr().wrapping_add(self.at as usize)
     }
 
-    pub(crate) fn state(&self) -> Result<TokenState, AccessError> {
-        Ok(self.table.words(self.index)?.state().1)
-    }
-
     fn arrival(&self) -> Result<Option<Arrival>, AccessError> {
         let mut words = self.table.words(self.index)?;
         let came = words.state() == (self.key, TokenState::Done);
@@ -582,8 +578,9 @@ impl TokenWords for EntryWords<'_> {
 impl Drop for TokenBuffer {
     fn drop(&mut self) {
         // In the child of a fork it is the parent's.
-        let Ok(unused) = self.cancel() else { return };
-        let ended = unused || self.state().is_ok_and(|state| state == TokenState::Done);
+        let Ok(mut words) = self.table.words(self.index) else { return };
+        // Mostly its payload has come, and then the entry stays as it is.
+        let ended = words.state().1 == TokenState::Done || words.cancel(self.key);
         let mut places = self.table.places();
         if ended { places.give_back(self.index) } else { places.filling.push(self.index) }
     }
