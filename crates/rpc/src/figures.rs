@@ -98,14 +98,15 @@ impl ServerFigures {
         Counted(COUNTS.len() + place * OF_METHOD.len())
     }
 
-    /// A handler has begun.
+    /// A handler has begun. For one thread at a time.
     #[inline]
     pub(crate) fn begun(&self, Counted(at): Counted) {
-        self.add(Count::Handled);
-        self.published.add(at, 1);
+        self.published.add_alone(Count::Handled as usize, 1);
+        self.published.add_alone(at, 1);
     }
 
-    /// A handler has answered; `took` since the call came, if that is known.
+    /// A handler has answered; `took` since the call came, if that is known. For one thread at a
+    /// time.
     #[inline]
     pub(crate) fn answered(&self, Counted(at): Counted, status: Status, took: Option<Duration>) {
         let which = match status {
@@ -113,9 +114,9 @@ impl ServerFigures {
             Status::Panicked => Count::Panicked,
             _ => Count::Failed,
         };
-        self.add(which);
+        self.published.add_alone(which as usize, 1);
         if !matches!(which, Count::Done) {
-            self.published.add(at + 1, 1);
+            self.published.add_alone(at + 1, 1);
         }
         if let Some(took) = took {
             self.published.time(at + 2, took);

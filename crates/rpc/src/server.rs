@@ -328,8 +328,9 @@ impl Shared {
 
     /// Its handler has answered a call.
     pub(crate) fn finished(&self, call: &Call, status: Status) {
-        self.admission().finish(&call.name());
         let took = call.timed_from().map(|from| self.now().since(from));
+        let mut admission = self.admission();
+        admission.finish(&call.name());
         self.figures.answered(call.counted(), status, took);
     }
 
@@ -368,23 +369,32 @@ impl Shared {
                     queue = self.queued.wait(queue).expect("no panic while the lock is held");
                 }
             };
-            let turn = self.admission().begin(&call.name(), self.now());
-            let counted = call.counted();
-            self.handle(|| call, counted, handler, turn);
+            let turn = self.begin(&call);
+            self.handle(|| call, handler, turn);
         }
     }
 
     /// The turn of a call, which is made where its handler takes it.
     #[inline]
-    fn handle(&self, call: impl FnOnce() -> Call, counted: Counted, handler: &Run, turn: Turn) {
-        match self.count_turn(counted, turn) {
+    fn handle(&self, call: impl FnOnce() -> Call, handler: &Run, turn: Result<(), Status>) {
+        match turn {
             // The call goes with it: dropped by a panic, it tells its caller so.
             Ok(()) => _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(call()))),
             Err(status) => call().refuse(status),
         }
     }
 
-    /// Counts a call whose turn it is.
+    /// It is the turn of a call that was admitted.
+    ///
+    /// # Errors
+    /// As of [`count_turn`](Self::count_turn).
+    fn begin(&self, call: &Call) -> Result<(), Status> {
+        let (now, mut admission) = (self.now(), self.admission());
+        let turn = admission.begin(&call.name(), now);
+        self.count_turn(call.counted(), turn)
+    }
+
+    /// Counts a call whose turn it is, while the lock of the calls is held.
     ///
     /// # Errors
     /// How it ends, for its handler does not begin.
@@ -410,8 +420,7 @@ impl Shared {
     fn next_call(&self) -> Option<Call> {
         loop {
             let call = self.queue().pop_front()?;
-            let turn = self.admission().begin(&call.name(), self.now());
-            match self.count_turn(call.counted(), turn) {
+            match self.begin(&call) {
                 Ok(()) => return Some(call),
                 Err(status) => call.refuse(status),
             }
@@ -593,9 +602,12 @@ impl Serving {
         let call = || Call::new(link, head, (came, counted), body);
         let admitted = match &self.inline {
             Some(handler) => {
-                let turn = shared.admission().admit_and_begin(name, deadline.0, now);
+                let mut admission = shared.admission();
+                let turn = admission.admit_and_begin(name, deadline.0, now);
+                let turn = turn.map(|turn| shared.count_turn(counted, turn));
+                drop(admission);
                 match turn {
-                    Ok(turn) => return shared.handle(call, counted, handler, turn),
+                    Ok(turn) => return shared.handle(call, handler, turn),
                     Err(admitted) => admitted,
                 }
             }
