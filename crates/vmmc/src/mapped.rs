@@ -78,12 +78,6 @@ pub(crate) enum Fault {
     Forked,
 }
 
-impl From<OutOfBounds> for Fault {
-    fn from(e: OutOfBounds) -> Fault {
-        Fault::Bounds(e)
-    }
-}
-
 impl Hot {
     pub(crate) fn new(area: AttachArea, state: ForkWord, process: u32, tracer: Option<Arc<Tracer>>) -> Hot {
         state.word().store(ALIVE, Ordering::Release);
@@ -156,7 +150,7 @@ impl Mapped {
 
     /// Runs a transfer with the lane announced and the gate seen open.
     #[inline(always)]
-    fn through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
+    fn through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
         let lane = lanes::current();
         if lane == SHARED_LANE {
             return self.through_shared(transfer);
@@ -165,7 +159,7 @@ impl Mapped {
     }
 
     #[inline(always)]
-    fn inside<R>(&self, lane: u32, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
+    fn inside<R>(&self, lane: u32, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
         let hot = &*self.hot;
         if hot.state() != ALIVE {
             return Err(hot.fault());
@@ -182,20 +176,20 @@ impl Mapped {
         }
         let result = transfer(meter);
         leave_lane(word);
-        Ok(result)
+        result.map_err(Fault::Bounds)
     }
 
     /// As [`through`](Self::through), for what changes the exporter's memory, of whose threads one
     /// may sleep until a word there changes.
     #[inline(always)]
     fn store_through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
-        let done = self.through(transfer)??;
+        let done = self.through(transfer)?;
         self.peer.stored(self.region_bit);
         Ok(done)
     }
 
     #[cold]
-    fn through_shared<R>(&self, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
+    fn through_shared<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
         let _turn = self.hot.shared.lock().expect("transfers do not panic");
         self.inside(SHARED_LANE, transfer)
     }
@@ -229,7 +223,7 @@ impl Mapped {
 
     /// The state of the export, without a transfer.
     pub(crate) fn probe(&self) -> Result<(), Fault> {
-        self.through(|_| ())
+        self.through(|_| Ok(()))
     }
 
     /// Deliberate update.
@@ -351,7 +345,7 @@ impl Mapped {
             self.hot.trace(Op::Fetch, into.as_ptr() as usize, into.len() as u64);
             count.fetched(into.len() as u64);
             Ok(())
-        })?
+        })
     }
 
     /// Remote fetch into a region.
@@ -361,7 +355,7 @@ impl Mapped {
             self.hot.trace(Op::Fetch, to.address() + to_offset as usize, len);
             count.fetched(len);
             Ok(())
-        })?
+        })
     }
 
     /// An operation on an aligned word.
