@@ -277,8 +277,8 @@ pub const BBR_FULL_ROUNDS: u32 = 3;
 /// Packets of a round that took longer than the shortest round trip and a quarter, and at least so
 /// much longer, for all of it to have met a queue: a receiver that is late is none.
 pub const BBR_QUEUE_MIN: Duration = Duration::from_millis(1);
-/// Part of the shortest round trip, and at least [`BBR_QUEUE_MIN`], by which all round trips of a
-/// round of the cruise are longer when its queue is to be drained again.
+/// Part of the shortest round trip, and at least [`BBR_QUEUE_MIN`], by which a round trip is longer
+/// that has met a queue: one of the startup is not added to, one of the cruise is drained again.
 pub const BBR_STANDING_DIVISOR: u32 = 8;
 /// Round trips measured in a round, at least, for it to say something about queues.
 pub const BBR_QUEUE_SAMPLES: u32 = 4;

@@ -5,8 +5,8 @@
 //! part of what is under way that a probe may lose, may also be lost between probes, without any
 //! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
 //! of it more than it asked for is under way; a startup ends when all packets of a round trip have
-//! met a queue, or at once with too many losses, which say nothing about others; no more than a
-//! quarter beyond what the path holds is under way while the queue is the sender's own, and from
+//! met a long queue, or at once with too many losses, which say nothing about others; no more than an
+//! eighth beyond what the path holds is under way while the queue is the sender's own, and from
 //! the first packets on that a startup sees meet one; a round of the cruise whose packets have all
 //! met such a queue, and what the cruise has queued before a probe, is followed by another Down;
 //! and the rate, at which packets go out without a margin, is that of whole rounds where one has
@@ -50,7 +50,7 @@ const BETA: u64 = 70;
 /// What is left for others of the bound that losses set, in percent.
 const WITH_HEADROOM: u64 = 85;
 /// What may be under way where the queue is the sender's own, in percent of what the pipe holds.
-const TIGHT: u64 = 125;
+const TIGHT: u64 = 112;
 /// Rounds for which what came in bursts counts, twice.
 const EXTRA_ROUNDS: u64 = 5;
 /// Doublings of the slope with which the bound on what is under way grows.

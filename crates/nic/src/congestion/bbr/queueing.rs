@@ -18,7 +18,9 @@ pub(super) struct Queueing {
     last: Option<Duration>,
     /// Rounds in a row that were longer than the sender's own window explains.
     unexplained: u32,
-    /// Since when every packet has met a queue, and how many have.
+    /// Packets in a row that have met a queue.
+    met: u32,
+    /// Since when every packet has taken long, and how many have.
     long: Option<(Time, u32)>,
 }
 
@@ -41,6 +43,7 @@ impl Queueing {
     /// Now a packet took so long: whether every one did, over a whole round trip, that took longer
     /// than the shortest and a part of it.
     pub(super) fn lasts(&mut self, now: Time, took: Duration, shortest: Duration) -> bool {
+        self.met = if is_without_queue(took, shortest) { 0 } else { self.met.saturating_add(1) };
         if !is_long(took, shortest) {
             self.long = None;
             return false;
@@ -52,12 +55,12 @@ impl Queueing {
 
     /// The last packets have all met a queue.
     pub(super) fn is_met(&self) -> bool {
-        self.long.is_some_and(|(_, packets)| packets >= BBR_QUEUE_SAMPLES)
+        self.met >= BBR_QUEUE_SAMPLES
     }
 
     /// There is not enough to send: no queue lasts any longer.
     pub(super) fn interrupt(&mut self) {
-        self.long = None;
+        (self.met, self.long) = (0, None);
     }
 
     /// Every packet of the last round has met a queue, with this shortest round trip, and the
@@ -116,8 +119,12 @@ mod tests {
         // Nor do a few.
         assert!(!lasts(26, 10) && !lasts(27, 20) && !lasts(60, 20) && !lasts(70, 20) && lasts(80, 20));
         assert!(queueing.is_met());
+        assert!(!queueing.lasts(Time::ZERO + 80 * MS, 11 * MS, 10 * MS) && !queueing.is_met());
+        // One that is too short to last is met all the same.
+        let mut short = |packet: u32| queueing.lasts(Time::ZERO + (80 + packet) * MS, 12 * MS, 10 * MS);
+        assert!((0..BBR_QUEUE_SAMPLES).all(|packet| !short(packet)) && queueing.is_met());
         queueing.interrupt();
-        assert!(!queueing.lasts(Time::ZERO + 81 * MS, 20 * MS, 10 * MS), "it begins anew");
+        assert!(!queueing.lasts(Time::ZERO + 90 * MS, 20 * MS, 10 * MS), "it begins anew");
         assert!(!queueing.is_met());
     }
 
