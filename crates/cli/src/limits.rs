@@ -183,6 +183,10 @@ pub(crate) const WIRE_QUEUE: u16 = 2_000;
 pub(crate) const WIRE_PACKET_BYTES_MAX: usize = 64 << 10;
 /// Packets of one direction that the emulator takes before the other has its turn.
 pub(crate) const WIRE_BURST: usize = 64;
+/// The emulator has stood still when it is later than this.
+pub(crate) const WIRE_STOP: Duration = Duration::from_millis(1);
+/// Stops that are remembered: as many as there can be in a measurement of some seconds.
+pub(crate) const WIRE_STOPS_MAX: usize = 1 << 14;
 /// Time between two checks of the emulator for changes.
 pub(crate) const WIRE_LOOK: Duration = Duration::from_millis(2);
 /// Bytes of one message of a stream over a link.

@@ -63,7 +63,8 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     let (carriers, missing) = carriers(bench);
     let made =
         format!("Made by `vmmc bench network`, release {}, at {}.", env!("CARGO_PKG_VERSION"), utc(SystemTime::now()));
-    let rows = plan(&Rc::new(world), &links, &carriers, bench.time()).carry_out(bench.runs(), bench.time());
+    let world = Rc::new(world);
+    let rows = plan(&world, &links, &carriers, bench.time()).carry_out(bench.runs(), bench.time());
     let report = Report {
         about: vec![made],
         bench: "network".into(),
@@ -71,7 +72,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         rows,
         missing,
         promises: vec![],
-        warnings: quiet.warnings(),
+        warnings: quiet.warnings().into_iter().chain(world.warning()).collect(),
     };
     show(&report, &bench.output, text)?;
     verdict(&report, false)

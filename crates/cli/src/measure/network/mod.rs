@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Invariant: every measurement has connections, or nodes, of its own, so that none begins with
-//! what another has learned; bytes count when the other side has all of them.
+//! what another has learned; bytes count when the other side has all of them; a ping during which the
+//! emulator stood still does not count, whoever carried it.
 
 mod tcp;
 mod vmmc;
@@ -18,6 +19,7 @@ use super::TaskError;
 use super::stats::Sample;
 use crate::limits::{PARTNER_WAIT, PING_PAUSE, PINGS_ALONE_MAX, WIRE_MTU, WIRE_QUEUE};
 use crate::machine;
+use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +109,15 @@ impl Home {
 pub(crate) struct World {
     homes: [Home; 2],
     wire: Wire,
+    stops: Cell<Stops>,
+}
+
+/// How often the emulator has stood still, the longest time, and the pings that met it.
+#[derive(Clone, Copy, Default)]
+struct Stops {
+    times: usize,
+    longest: Duration,
+    pings: usize,
 }
 
 impl World {
@@ -114,7 +125,8 @@ impl World {
     pub(crate) fn open(conditions: Conditions) -> Result<World, TaskError> {
         let (near, one) = Home::open(ENDS[0])?;
         let (far, other) = Home::open(ENDS[1])?;
-        Ok(World { homes: [near, far], wire: Wire::start([one, other], conditions)? })
+        let wire = Wire::start([one, other], conditions)?;
+        Ok(World { homes: [near, far], wire, stops: Cell::default() })
     }
 
     /// Measures once over a link like this.
@@ -141,8 +153,39 @@ impl World {
             rate(bulk)?;
             over.store(true, Ordering::Relaxed);
         }
-        let mut times = pings.wait(time + PARTNER_WAIT)??;
-        Sample::latency(&mut times, 1.0).ok_or_else(|| TaskError::Protocol("no ping was answered".into()))
+        let pings = pings.wait(time + PARTNER_WAIT)??;
+        let mut times = self.without_stops(&pings);
+        Sample::latency(&mut times, 1.0).ok_or_else(|| {
+            TaskError::Protocol(
+                "the link stood still in each ping: repeat on a machine with processors to spare".into(),
+            )
+        })
+    }
+
+    /// Nanoseconds of the pings during which the link worked.
+    fn without_stops(&self, pings: &[Ping]) -> Vec<f64> {
+        let stops = self.wire.stops();
+        let works = |&&(sent, answered): &&Ping| !stops.iter().any(|&(from, until)| sent < until && from < answered);
+        let nanos = |&(sent, answered): &Ping| (answered - sent).as_nanos() as f64;
+        let times: Vec<f64> = pings.iter().filter(works).map(nanos).collect();
+        let mut all = self.stops.get();
+        all.times += stops.len();
+        all.longest = stops.iter().map(|(from, until)| *until - *from).fold(all.longest, Duration::max);
+        all.pings += pings.len() - times.len();
+        self.stops.set(all);
+        times
+    }
+
+    /// What was wrong with the links during pings, for people.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let Stops { times, longest, pings } = self.stops.get();
+        let longest_ms = longest.as_secs_f64() * 1e3;
+        (times > 0).then(|| {
+            format!(
+                "this machine stopped the emulated link {times} times beside pings, for up to {longest_ms:.1} ms; \
+                 {pings} pings that met that do not count, what it left in queues does"
+            )
+        })
     }
 
     /// Measures two streams at once over a link like this.
@@ -180,8 +223,8 @@ struct Pings {
 }
 
 impl Pings {
-    /// Nanoseconds of each.
-    fn make(&self, mut ping: impl FnMut() -> Result<(), TaskError>) -> Result<Vec<f64>, TaskError> {
+    /// When each was sent and answered.
+    fn make(&self, mut ping: impl FnMut() -> Result<(), TaskError>) -> Result<Vec<Ping>, TaskError> {
         let begun = Instant::now();
         let mut times = Vec::new();
         let beside = self.pause > Duration::ZERO;
@@ -190,9 +233,9 @@ impl Pings {
             !timed_out && (done as u64) < self.most && !self.over.load(Ordering::Relaxed)
         };
         while times.is_empty() || goes_on(times.len()) {
-            let one = Instant::now();
+            let sent = Instant::now();
             ping()?;
-            times.push(one.elapsed().as_nanos() as f64);
+            times.push((sent, Instant::now()));
             if beside {
                 std::thread::sleep(self.pause);
             }
@@ -200,6 +243,9 @@ impl Pings {
         Ok(times)
     }
 }
+
+/// When a ping was sent, and when it was answered.
+type Ping = (Instant, Instant);
 
 /// Bytes, and the time until the other side had them.
 type Moved = (u64, Duration);
@@ -209,7 +255,7 @@ trait Ends {
     /// Starts a stream of about that time.
     fn bulk(&self, time: Duration) -> Result<Pending<Result<Moved, TaskError>>, TaskError>;
     /// Starts pings.
-    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<f64>, TaskError>>, TaskError>;
+    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<Ping>, TaskError>>, TaskError>;
 }
 
 fn rate(bulk: Option<Pending<Result<Moved, TaskError>>>) -> Result<Sample, TaskError> {

@@ -4,7 +4,7 @@
 //! longer than a partner may.
 
 use super::super::TaskError;
-use super::{ENDS, Ends, Home, Moved, Pending, Pings};
+use super::{ENDS, Ends, Home, Moved, Pending, Ping, Pings};
 use crate::limits::{PARTNER_WAIT, STREAM_BYTES};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use std::io::{Read, Write};
@@ -77,7 +77,7 @@ impl Ends for Tcp<'_> {
         }))
     }
 
-    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<f64>, TaskError>>, TaskError> {
+    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<Ping>, TaskError>>, TaskError> {
         let (address, control) = (self.listen(answer)?, self.control);
         Ok(self.homes[0].start(move || {
             let mut stream = connect(address, control)?;

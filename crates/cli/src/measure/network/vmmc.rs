@@ -6,7 +6,7 @@
 use super::super::TaskError;
 use super::super::nodes::{order, random_key};
 use super::super::pair::TemporaryNode;
-use super::{ENDS, Ends, Home, Moved, Pending, Pings};
+use super::{ENDS, Ends, Home, Moved, Pending, Ping, Pings};
 use crate::limits::{NODE_WAIT, PARTNER_WAIT, STREAM_BYTES, STREAM_EXPORT_BYTES, STREAM_TRANSFERS};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ impl Ends for Nodes<'_> {
         }))
     }
 
-    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<f64>, TaskError>>, TaskError> {
+    fn pings(&self, how: Pings) -> Result<Pending<Result<Vec<Ping>, TaskError>>, TaskError> {
         let (node, far) = self.there()?;
         Ok(self.homes[0].start(move || {
             let session = attach(&node)?;

@@ -3,10 +3,11 @@
 //!
 //! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
 //! rate and the delay after that; with the same seed the same packets are lost. Its thread has a
-//! processor of its own where there are two: beside one who polls it would be a link that stops.
+//! processor of its own where there are two: beside one who polls it would be a link that stops. Where
+//! the machine stops it all the same, it says when.
 
 use super::super::TaskError;
-use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX};
+use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX, WIRE_STOP, WIRE_STOPS_MAX};
 use crate::machine;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -14,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vmmc_host::tun::Tun;
@@ -112,61 +113,89 @@ impl Direction {
     }
 }
 
+/// From when until when a link has stood still.
+pub(super) type Stop = (Instant, Instant);
+
+/// What the thread of a link shares with those who use it.
+#[derive(Default)]
+struct Shared {
+    wanted: Mutex<Option<Conditions>>,
+    stops: Mutex<Vec<Stop>>,
+    ends: AtomicBool,
+}
+
 /// A link that works, on a thread of its own, until it is dropped.
 pub(super) struct Wire {
-    wanted: Arc<Mutex<Option<Conditions>>>,
-    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
 impl Wire {
     /// Between these two, with these conditions at first.
     pub(super) fn start(ends: [Tun; 2], conditions: Conditions) -> Result<Wire, TaskError> {
-        let wanted = Arc::new(Mutex::new(Some(conditions)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (changes, ending) = (Arc::clone(&wanted), Arc::clone(&stop));
+        let shared = Arc::new(Shared { wanted: Mutex::new(Some(conditions)), ..Shared::default() });
+        let theirs = Arc::clone(&shared);
         let all = machine::cores();
         let thread = std::thread::Builder::new().name("wire".into()).spawn(move || {
             machine::take_last(&all);
             // A wake-up a few microseconds late is a delay that nobody asked for.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            carry(&ends, &changes, &ending);
+            carry(&ends, &theirs);
         })?;
-        Ok(Wire { wanted, stop, thread: Some(thread) })
+        Ok(Wire { shared, thread: Some(thread) })
     }
 
     /// Changes the conditions; what is under way is lost, and the random numbers begin anew.
     pub(super) fn change(&self, conditions: Conditions) {
-        *self.wanted.lock().unwrap_or_else(|broken| broken.into_inner()) = Some(conditions);
+        *locked(&self.shared.wanted) = Some(conditions);
         std::thread::sleep(2 * WIRE_LOOK);
+        locked(&self.shared.stops).clear();
+    }
+
+    /// When it has stood still since the conditions were changed.
+    pub(super) fn stops(&self) -> Vec<Stop> {
+        locked(&self.shared.stops).clone()
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn carry(ends: &[Tun; 2], wanted: &Mutex<Option<Conditions>>, stop: &AtomicBool) {
+fn carry(ends: &[Tun; 2], shared: &Shared) {
     let begun = Instant::now();
     let now_ns = || begun.elapsed().as_nanos() as u64;
     let mut directions: Option<[Direction; 2]> = None;
     let mut packet = vec![0u8; WIRE_PACKET_BYTES_MAX];
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(conditions) = wanted.lock().unwrap_or_else(|broken| broken.into_inner()).take() {
+    let mut due = now_ns();
+    while !shared.ends.load(Ordering::Relaxed) {
+        if let Some(conditions) = locked(&shared.wanted).take() {
             directions = Some(SEEDS.map(|seed| Direction::new(conditions, seed)));
         }
         let Some(directions) = directions.as_mut() else { break };
         let now = now_ns();
+        if now > due + WIRE_STOP.as_nanos() as u64 {
+            let at = |ns| begun + Duration::from_nanos(ns);
+            let mut stops = locked(&shared.stops);
+            if stops.len() < WIRE_STOPS_MAX {
+                stops.push((at(due), at(now)));
+            }
+        }
         let next = directions.iter().filter_map(Direction::next_ns).min();
         let wait = next.map_or(WIRE_LOOK, |at| Duration::from_nanos(at.saturating_sub(now)).min(WIRE_LOOK));
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
         let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
         let _ = poll(&mut fds, Some(&timeout));
+        due = now + wait.as_nanos() as u64;
         for (from, direction) in ends.iter().zip(directions.iter_mut()) {
             for _ in 0..WIRE_BURST {
                 let Ok(len) = rustix::io::read(from, &mut packet) else { break };
