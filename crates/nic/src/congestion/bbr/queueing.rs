@@ -1,7 +1,8 @@
 //! What round trips say about queues on the path, round by round.
 //!
 //! Invariant: one short round trip in a round is enough for it not to count as long. So a peer that
-//! was late once, or acknowledgements that came together, look like no queue.
+//! was late once, or acknowledgements that came together, look like no queue. Nor does a host that
+//! stood still: what comes right behind a pause was late for that.
 
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ pub(super) struct Queueing {
     last: Option<Duration>,
     /// Rounds in a row that were longer than the sender's own window explains.
     unexplained: u32,
+    /// When the last packet was acknowledged, and until when one says nothing about queues.
+    came: Option<Time>,
+    together_until: Time,
     /// Packets in a row that have met a queue.
     met: u32,
     /// Since when every packet has taken long, and how many have.
@@ -41,8 +45,16 @@ impl Queueing {
     }
 
     /// Now a packet took so long: whether every one did, over a whole round trip, that took longer
-    /// than the shortest and a part of it.
-    pub(super) fn lasts(&mut self, now: Time, took: Duration, shortest: Duration) -> bool {
+    /// than the shortest and a part of it. `apart`: so long a few packets take at the rate.
+    pub(super) fn lasts(&mut self, now: Time, took: Duration, shortest: Duration, apart: Duration) -> bool {
+        let pause = margin(shortest).max(apart);
+        if self.came.replace(now).is_some_and(|came| now.since(came) > pause) {
+            self.together_until = now + pause / 2;
+        }
+        if now < self.together_until {
+            self.interrupt();
+            return false;
+        }
         self.met = if is_without_queue(took, shortest) { 0 } else { self.met.saturating_add(1) };
         if !is_long(took, shortest) {
             self.long = None;
@@ -92,7 +104,12 @@ fn is_without_queue(took: Duration, shortest: Duration) -> bool {
 }
 
 fn is_long(took: Duration, expected: Duration) -> bool {
-    took > expected + (expected / 4).max(BBR_QUEUE_MIN)
+    took > expected + margin(expected)
+}
+
+/// What says something, beyond this time.
+fn margin(time: Duration) -> Duration {
+    (time / 4).max(BBR_QUEUE_MIN)
 }
 
 #[cfg(test)]
@@ -109,7 +126,7 @@ mod tests {
     #[test]
     fn a_queue_lasts_when_every_packet_of_a_round_trip_has_met_it() {
         let mut queueing = Queueing::default();
-        let mut lasts = |ms: u32, took: u32| queueing.lasts(Time::ZERO + ms * MS, took * MS, 10 * MS);
+        let mut lasts = |ms: u32, took: u32| queueing.lasts(Time::ZERO + ms * MS, took * MS, 10 * MS, 40 * MS);
         assert!((0..10).all(|ms| !lasts(ms, 20)));
         assert!(lasts(10, 20) && lasts(11, 13));
         assert!(!lasts(12, 12), "one was short");
@@ -119,13 +136,27 @@ mod tests {
         // Nor do a few.
         assert!(!lasts(26, 10) && !lasts(27, 20) && !lasts(60, 20) && !lasts(70, 20) && lasts(80, 20));
         assert!(queueing.is_met());
-        assert!(!queueing.lasts(Time::ZERO + 80 * MS, 11 * MS, 10 * MS) && !queueing.is_met());
+        assert!(!queueing.lasts(Time::ZERO + 80 * MS, 11 * MS, 10 * MS, MS) && !queueing.is_met());
         // One that is too short to last is met all the same.
-        let mut short = |packet: u32| queueing.lasts(Time::ZERO + (80 + packet) * MS, 12 * MS, 10 * MS);
+        let mut short = |packet: u32| queueing.lasts(Time::ZERO + (80 + packet) * MS, 12 * MS, 10 * MS, MS);
         assert!((0..BBR_QUEUE_SAMPLES).all(|packet| !short(packet)) && queueing.is_met());
         queueing.interrupt();
-        assert!(!queueing.lasts(Time::ZERO + 90 * MS, 20 * MS, 10 * MS), "it begins anew");
+        assert!(!queueing.lasts(Time::ZERO + 84 * MS, 20 * MS, 10 * MS, MS), "it begins anew");
         assert!(!queueing.is_met());
+    }
+
+    #[test]
+    fn what_comes_right_behind_a_pause_has_met_no_queue() {
+        let mut queueing = Queueing::default();
+        let mut lasts = |us: u32, apart: Duration| {
+            queueing.lasts(Time::ZERO + us * MS / 1_000, 20 * MS, 10 * MS, apart) || queueing.is_met()
+        };
+        assert!((0..3).all(|packet| !lasts(packet * 2_500, MS)) && lasts(7_500, MS));
+        // Longer than a quarter of the shortest round trip: half of that is no news.
+        assert!(!lasts(10_001, MS) && (0..100).all(|packet| !lasts(10_002 + packet * 12, MS)));
+        assert!((0..3).all(|packet| !lasts(11_300 + packet, MS)) && lasts(11_303, MS));
+        // Of a slow link four packets come no sooner.
+        assert!(lasts(30_000, 20 * MS) && !lasts(51_000, 20 * MS));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 
 use super::{Bbr, State};
 use crate::congestion::Loss;
-use crate::congestion::delivery::Sample;
-use crate::limits::{BBR_FULL_ROUNDS, BBR_LOSS_EVENTS, WINDOW_MAX_BYTES};
+use crate::congestion::delivery::{Sample, time_for};
+use crate::limits::{BBR_FULL_ROUNDS, BBR_LOSS_EVENTS, BBR_QUEUE_SAMPLES, WINDOW_MAX_BYTES};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ impl Bbr {
     /// Whether its packets have all met a queue over a whole round trip, `shortest` without one.
     pub(super) fn ask_in_startup(&mut self, now: Time, sample: &Sample, shortest: Duration) {
         let met = self.queueing.is_met();
-        self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest);
+        let apart = time_for((BBR_QUEUE_SAMPLES as usize * self.packet) as u64, self.max_bw());
+        self.full_reached |= self.queueing.lasts(now, sample.round_trip, shortest, apart);
         // The round before had the rate of a path that was not full.
         if self.full_reached || self.queueing.is_met() && !met {
             self.take_rate(sample);

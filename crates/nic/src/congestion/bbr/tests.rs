@@ -106,6 +106,13 @@ impl Path {
         }
     }
 
+    /// The link stands still for a time: what is in it, and comes meanwhile, goes on after that.
+    fn stop(&mut self, time: Duration) {
+        let goes_on = self.now + time;
+        self.free_at = self.free_at.max(goes_on);
+        self.under_way.iter_mut().for_each(|(.., at)| *at = (*at).max(goes_on));
+    }
+
     /// Sends as window and pace let it, for a time.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
@@ -477,6 +484,21 @@ fn a_queue_ends_the_startup_within_the_round_that_meets_it() {
     assert!(path.now <= Time::ZERO + 110 * MS, "{:?}", path.now);
     path.run(Duration::from_secs(1));
     assert!(path.lost.is_empty() && path.bbr().bounds == Bounds::default());
+}
+
+#[test]
+fn a_startup_finds_most_of_the_rate_of_a_link_that_stands_still() {
+    let found = |begins: u32, stops: u32| {
+        let mut path = path(10_000);
+        path.run(begins * MS);
+        path.stop(stops * MS);
+        path.run(400 * MS);
+        path.bbr().max_bw()
+    };
+    for (begins, stops) in (20..100).flat_map(|begins| [3, 6, 12, 18].map(|stops| (begins, stops))) {
+        let bw = found(begins, stops);
+        assert!(bw > 6_500_000, "a stop of {stops} ms after {begins} ms: {bw}");
+    }
 }
 
 #[test]
