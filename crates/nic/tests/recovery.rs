@@ -128,6 +128,19 @@ fn a_lost_answer_is_given_again_when_the_request_comes_again() {
 }
 
 #[test]
+fn an_answer_is_given_again_sooner_where_the_peer_goes_on_sending_and_says_nothing_of_it() {
+    let mut s = setup();
+    s.script(0, &[Fate::Lost]);
+    s.fetch();
+    for _ in 0..10 {
+        s.send();
+        s.world.run_for(DELAY);
+    }
+    // After a round trip or two, and not 2 ms more for an acknowledgement that waits.
+    assert_eq!((s.stats(0).probes, s.stats(1).probes, s.stats(1).retransmits), (0, 1, 1));
+}
+
+#[test]
 fn probes_are_two_and_then_the_retransmission_timeout_comes() {
     let mut s = setup();
     s.world.script = Some(Box::new(|_, _| Fate::Lost));

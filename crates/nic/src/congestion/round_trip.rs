@@ -58,7 +58,7 @@ impl RoundTrip {
     }
 
     /// How long to wait for news of the last packet before a probe asks for them, after `probes`
-    /// that nothing came of. `prompt`: the peer answers it at once. None before the first
+    /// that nothing came of. `prompt`: the peer's answer waits for nothing. None before the first
     /// measurement.
     pub(crate) fn probe_timeout(&self, prompt: bool, probes: u32) -> Option<Duration> {
         let smoothed = self.smoothed?;

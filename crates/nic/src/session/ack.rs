@@ -225,7 +225,10 @@ impl Session {
         let timeout = self.tx.last_sent + self.rtt.timeout(self.tx.backoff);
         if self.tx.backoff == 0 && self.tx.probed < PROBES_MAX {
             let since = self.tx.last_sent.max(self.tx.last_heard);
-            let probe = self.rtt.probe_timeout(self.tx.prompt, self.tx.probed).map(|after| since + after);
+            // What the peer has sent a round trip after that would have taken its answer along.
+            let speaks = self.rtt.smoothed().is_some_and(|trip| self.rx.largest_at >= self.tx.last_sent + trip);
+            let prompt = self.tx.prompt || speaks;
+            let probe = self.rtt.probe_timeout(prompt, self.tx.probed).map(|after| since + after);
             if let Some(probe) = probe.filter(|probe| *probe < timeout) {
                 return Some((probe, Wait::Probe));
             }
