@@ -186,3 +186,13 @@ fn a_startup_that_a_short_queue_cannot_hold_delays_no_fetch_for_long() {
     check(("the same, a busy receiver", Wire { queue: 50, grain: Duration::from_millis(1), ..WAN }, 780.0, 13.0, 30.0));
     check(("far", FAR, 130.0, 42.0, 90.0));
 }
+
+#[test]
+fn fetches_beside_a_stream_that_loses_packets_take_a_fifth_longer_than_the_round_trip_at_most() {
+    // Those that are lost themselves take two round trips: the seed in the middle counts.
+    let lossy = Wire { lost: 100, ..WAN };
+    let p99 = |seed| measure(lossy, CongestionControl::Bbr, seed, Duration::from_secs(3)).p99;
+    let mut all = [1, 2, 3].map(p99);
+    all.sort_by(f64::total_cmp);
+    assert!(all[1] <= 12.0, "{all:?} ms of 10");
+}

@@ -5,8 +5,8 @@
 //! part of what is under way that a probe may lose, may also be lost between probes, without any
 //! bound becoming lower; a probe for more ends, as in BBR's second version, when after a round trip
 //! of it more than it asked for is under way; a startup ends when all packets of a round trip have
-//! met a long queue, or at once with too many losses, which say nothing about others; no more than an
-//! eighth beyond what the path holds is under way while the queue is the sender's own, and from
+//! met a long queue, or at once with too many losses, which say nothing about others; no more than
+//! an eighth beyond what the path holds is under way while the queue is the sender's own, and from
 //! the first packets on that a startup sees meet one; a round of the cruise whose packets have all
 //! met such a queue, and what the cruise has queued before a probe, is followed by another Down;
 //! and the rate, at which packets go out without a margin, is that of whole rounds where one has

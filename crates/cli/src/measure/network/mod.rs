@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Invariant: every measurement has connections, or nodes, of its own, so that none begins with
-//! what another has learned; bytes count when the other side has all of them; a ping during which the
-//! emulator stood still does not count, whoever carried it.
+//! what another has learned; bytes count when the other side has all of them; a ping during which
+//! the emulator stood still does not count, whoever carried it.
 
 mod tcp;
 mod vmmc;
