@@ -165,9 +165,8 @@ impl World {
     /// Nanoseconds of the pings during which the link worked.
     fn without_stops(&self, pings: &[Ping]) -> Vec<f64> {
         let stops = self.wire.stops();
-        let works = |&&(sent, answered): &&Ping| !stops.iter().any(|&(from, until)| sent < until && from < answered);
-        let nanos = |&(sent, answered): &Ping| (answered - sent).as_nanos() as f64;
-        let times: Vec<f64> = pings.iter().filter(works).map(nanos).collect();
+        let nanos = |(sent, answered): &Ping| (*answered - *sent).as_nanos() as f64;
+        let times: Vec<f64> = pings.iter().filter(|ping| !meets(ping, &stops)).map(nanos).collect();
         let mut all = self.stops.get();
         all.times += stops.len();
         all.longest = stops.iter().map(|(from, until)| *until - *from).fold(all.longest, Duration::max);
@@ -247,6 +246,11 @@ impl Pings {
 /// When a ping was sent, and when it was answered.
 type Ping = (Instant, Instant);
 
+/// Whether a ping was under way while the link stood still.
+fn meets((sent, answered): &Ping, stops: &[wire::Stop]) -> bool {
+    stops.iter().any(|(from, until)| sent < until && from < answered)
+}
+
 /// Bytes, and the time until the other side had them.
 type Moved = (u64, Duration);
 
@@ -262,4 +266,19 @@ fn rate(bulk: Option<Pending<Result<Moved, TaskError>>>) -> Result<Sample, TaskE
     let bulk = bulk.ok_or_else(|| TaskError::Protocol("no stream was started".into()))?;
     let (bytes, taken) = bulk.wait(crate::limits::MEASUREMENT_WAIT)??;
     Ok(Sample::Bandwidth { bytes_per_s: bytes as f64 / taken.as_secs_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_meets_a_stop_while_it_is_under_way() {
+        let begun = Instant::now();
+        let span = |from: u64, until: u64| (begun + Duration::from_millis(from), begun + Duration::from_millis(until));
+        let stops = [span(10, 14), span(30, 31)];
+        for (from, until, met) in [(0, 10, false), (0, 11, true), (11, 12, true), (14, 30, false), (13, 40, true)] {
+            assert_eq!(meets(&span(from, until), &stops), met, "{from} to {until} ms");
+        }
+    }
 }
