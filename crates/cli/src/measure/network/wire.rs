@@ -4,7 +4,8 @@
 //! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
 //! rate and the delay after that; with the same seed the same packets are lost. Its thread has a
 //! processor of its own where there are two: beside one who polls it would be a link that stops.
-//! Where the machine stops it all the same, it says when.
+//! Where the machine stops it all the same, it says when, and what came meanwhile finds the queue as
+//! it would have been.
 
 use super::super::TaskError;
 use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX, WIRE_STOP, WIRE_STOPS_MAX};
@@ -51,12 +52,14 @@ struct Direction {
     sent: u64,
     random: u64,
     spare: Vec<Vec<u8>>,
+    /// The next packet that is read may have come then: some were left when the last had been.
+    left_ns: Option<u64>,
 }
 
 impl Direction {
     fn new(conditions: Conditions, seed: u64) -> Direction {
         let under_way = BinaryHeap::new();
-        Direction { conditions, free_ns: 0, under_way, sent: 0, random: seed, spare: Vec::new() }
+        Direction { conditions, free_ns: 0, under_way, sent: 0, random: seed, spare: Vec::new(), left_ns: None }
     }
 
     /// xorshift64.
@@ -75,19 +78,19 @@ impl Direction {
         bytes * 8_000 / u64::from(self.conditions.rate_mbit)
     }
 
-    /// Takes a packet in, or loses it.
-    fn admit(&mut self, now_ns: u64, packet: &[u8]) {
+    /// Takes a packet in that came at that time, or loses it.
+    fn admit(&mut self, came_ns: u64, now_ns: u64, packet: &[u8]) {
         if self.happens(self.conditions.lost) {
             return;
         }
-        let start_ns = self.free_ns.max(now_ns);
+        let start_ns = self.free_ns.max(came_ns);
         let room_ns = self.nanos_of(PACKET_BYTES * u64::from(self.conditions.queue_packets));
-        if start_ns - now_ns >= room_ns {
+        if start_ns - came_ns >= room_ns {
             return;
         }
         self.free_ns = start_ns + self.nanos_of(packet.len() as u64);
         let delay_ns = u64::from(self.conditions.one_way_us) * 1_000;
-        let mut at_ns = self.free_ns + delay_ns;
+        let mut at_ns = self.free_ns.max(now_ns) + delay_ns;
         if self.happens(self.conditions.late) {
             at_ns += self.below(delay_ns / 2 + 1);
         }
@@ -96,6 +99,26 @@ impl Direction {
         copy.extend_from_slice(packet);
         self.under_way.push(Reverse((at_ns, self.sent, copy)));
         self.sent += 1;
+    }
+
+    /// Takes in some of the packets that wait. They came since `since_ns`, when it was to look for
+    /// them, and not faster than the link is.
+    fn take(
+        &mut self,
+        since_ns: u64,
+        now_ns: impl Fn() -> u64,
+        packet: &mut [u8],
+        mut read: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) {
+        let mut came_ns = self.left_ns.take().unwrap_or(since_ns);
+        for _ in 0..WIRE_BURST {
+            let Some(len) = read(packet) else { return };
+            let now_ns = now_ns();
+            came_ns = came_ns.min(now_ns);
+            self.admit(came_ns, now_ns, &packet[..len]);
+            came_ns += self.nanos_of(len as u64);
+        }
+        self.left_ns = Some(came_ns);
     }
 
     /// When the next packet arrives.
@@ -196,11 +219,16 @@ fn carry(ends: &[Tun; 2], shared: &Shared) {
         let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
         let _ = poll(&mut fds, Some(&timeout));
         due = now + wait.as_nanos() as u64;
-        for (from, direction) in ends.iter().zip(directions.iter_mut()) {
-            for _ in 0..WIRE_BURST {
-                let Ok(len) = rustix::io::read(from, &mut packet) else { break };
-                direction.admit(now_ns(), &packet[..len]);
-            }
+        let readable = fds.map(|end| end.revents().contains(PollFlags::IN));
+        for ((from, direction), readable) in ends.iter().zip(directions.iter_mut()).zip(readable) {
+            direction.take(
+                due,
+                now_ns,
+                &mut packet,
+                |packet| {
+                    if readable { rustix::io::read(from, packet).ok() } else { None }
+                },
+            );
         }
         for (to, direction) in ends.iter().rev().zip(directions.iter_mut()) {
             // What the other end has no room for is lost, as on any link.
@@ -226,8 +254,8 @@ mod tests {
     #[test]
     fn a_packet_arrives_after_its_bytes_and_the_delay() {
         let mut direction = Direction::new(CALM, 1);
-        direction.admit(1_000, &[7; 1_500]);
-        direction.admit(1_000, &[8; 750]);
+        direction.admit(1_000, 1_000, &[7; 1_500]);
+        direction.admit(1_000, 1_000, &[8; 750]);
         // 1,500 bytes take 12 us at 1 Gb/s.
         assert_eq!(direction.next_ns(), Some(1_000 + 12_000 + 100_000));
         let mut got = 0;
@@ -238,10 +266,46 @@ mod tests {
     #[test]
     fn a_full_queue_loses_and_empties_with_time() {
         let mut direction = Direction::new(CALM, 1);
-        (0..30).for_each(|_| direction.admit(0, &[0; 1_500]));
+        (0..30).for_each(|_| direction.admit(0, 0, &[0; 1_500]));
         assert_eq!(direction.under_way.len(), 10);
-        direction.admit(12_000, &[0; 1_500]);
+        direction.admit(12_000, 12_000, &[0; 1_500]);
         assert_eq!(direction.under_way.len(), 11);
+    }
+
+    #[test]
+    fn what_came_while_the_link_stood_still_is_not_lost_for_that() {
+        // A queue of ten; at one time came 30 packets, or one each 12 us.
+        for (since_us, got) in [(1_000, 10), (1_000 - 12 * 8, 18), (0, 30)] {
+            let mut direction = Direction::new(CALM, 1);
+            let mut left = 30;
+            let read = |packet: &mut [u8]| {
+                left -= 1;
+                (left >= 0).then_some(packet.len())
+            };
+            direction.take(since_us * 1_000, || 1_000_000, &mut [0; 1_500], read);
+            assert_eq!(direction.under_way.len(), got, "since {since_us} us");
+            // None arrives before it can have been read.
+            assert!(direction.next_ns() >= Some(1_000_000 + 100_000));
+        }
+    }
+
+    #[test]
+    fn what_is_left_came_after_what_was_taken() {
+        let mut direction = Direction::new(Conditions { queue_packets: 1, ..CALM }, 1);
+        let take = |direction: &mut Direction, mut left: usize| {
+            direction.take(
+                0,
+                || 10_000_000,
+                &mut [0; 1_500],
+                |packet| {
+                    left = left.checked_sub(1)?;
+                    Some(packet.len())
+                },
+            );
+        };
+        take(&mut direction, usize::MAX);
+        take(&mut direction, 3);
+        assert_eq!(direction.under_way.len(), WIRE_BURST + 3);
     }
 
     #[test]
@@ -249,7 +313,7 @@ mod tests {
         let lossy = Conditions { lost: 1_000, ..CALM };
         let run = || {
             let mut direction = Direction::new(lossy, 5);
-            (0..100_000u64).for_each(|i| direction.admit(i * 20_000, &i.to_le_bytes()));
+            (0..100_000u64).for_each(|i| direction.admit(i * 20_000, i * 20_000, &i.to_le_bytes()));
             all(&mut direction)
         };
         let got = run();
@@ -264,7 +328,7 @@ mod tests {
         let mut overtaken = 0;
         let mut largest = 0;
         for i in 0..10_000u64 {
-            direction.admit(i * 12_000, &i.to_le_bytes());
+            direction.admit(i * 12_000, i * 12_000, &i.to_le_bytes());
         }
         let got = all(&mut direction);
         assert_eq!(got.len(), 10_000);
