@@ -166,7 +166,7 @@ pub(crate) struct Bbr {
     /// Runs of lost packets in this round, and the last number lost.
     loss_events: u32,
     last_lost: u64,
-    /// Packets before this one were sent in a startup that losses have ended.
+    /// Packets before this one were sent in a startup or a probe that losses have ended.
     own_until: u64,
 
     acks: Acks,
@@ -284,7 +284,9 @@ impl Bbr {
     fn inflight_with_headroom(&self) -> usize {
         let Some(hi) = self.bounds.inflight_hi else { return usize::MAX };
         let headroom = (hi - hi / 100 * WITH_HEADROOM as usize).max(self.packet);
-        hi.saturating_sub(headroom).max(self.window_min())
+        // Of a queue it leaves a part, and not of the pipe.
+        let pipe = self.pipe(100).min(hi.saturating_sub(self.packet));
+        hi.saturating_sub(headroom).max(pipe).max(self.window_min())
     }
 
     fn start_round(&mut self, delivered: u64) {
@@ -684,7 +686,7 @@ impl Controller for Bbr {
             self.undo = Some((self.bounds, self.window));
         }
         if loss.number < self.own_until {
-            // The startup is over; what it sent too much says nothing about others.
+            // The startup or the probe is over; what it sent too much says nothing about others.
             return;
         }
         if !self.loss_in_round {
@@ -701,6 +703,7 @@ impl Controller for Bbr {
             return;
         }
         self.probing_samples = false;
+        self.own_until = loss.next;
         if !loss.app_limited {
             let least = self.pipe(100).min(self.window) / 100 * BETA as usize;
             self.bounds.inflight_hi = Some(self.inflight_at_loss(loss).max(least).min(WINDOW_MAX_BYTES));
