@@ -143,6 +143,10 @@ impl Session {
         let (end, is_empty, runs) = (packet.out.len(), packet.is_empty(), packet.runs);
         if is_empty {
             self.tx.prompt = prompt;
+            if may_send == May::All {
+                // The peer has no room.
+                self.tx.pacer.held_otherwise();
+            }
             if end == HEADER_BYTES && !(has_ack && ack_due) {
                 return None;
             }
