@@ -1,18 +1,19 @@
 //! A model of the path in place of a reaction to loss: how fast it moves data, how long a round
-//! trip takes without a queue, and how much may be under way before it loses. After BBR
-//! [draft-ietf-ccwg-bbr], whose names of states and rules are kept, with these differences: what
-//! the receiver may collect before it acknowledges has room in the window; a few packets, and the
-//! part of what is under way that a probe may lose, may also be lost between probes, without any
-//! bound becoming lower; of the bound that losses set the cruise leaves to others what is part of a
-//! queue only; a probe for more ends, as in BBR's second version, when after a round trip of it more
-//! than it asked for is under way, and what it loses beyond the loss that ends it says nothing
-//! about others; a startup ends when all packets of a round trip have met a long queue, or at once
-//! with too many losses, which say nothing about others; no more than an eighth beyond what the
-//! path holds is under way while the queue is the sender's own, and from the first packets on that
-//! a startup sees meet one; a round of the cruise whose packets have all met such a queue, and what
-//! the cruise has queued before a probe, is followed by another Down; and the rate, at which
-//! packets go out without a margin, is that of whole rounds where one has met no queue, for the
-//! highest of many samples is one whose acknowledgements came late and then together.
+//! trip takes without a queue, and how much may be under way before it loses. After BBR [draft-
+//! ietf-ccwg-bbr], whose names of states and rules are kept, with these differences: what the
+//! receiver may collect before it acknowledges has room in the window; a few packets, and the part
+//! of what is under way that a probe may lose, may also be lost between probes, without any bound
+//! becoming lower; of the bound that losses set the cruise leaves to others what is part of a
+//! queue only; a probe for more ends, as in BBR's second version, when after a round trip of it
+//! more than it asked for is under way, and what it loses beyond the loss that ends it says
+//! nothing about others; a startup ends when all packets of a round trip have met a long queue, or
+//! at once with too many losses, which say nothing about others; no more than an eighth beyond
+//! what the path holds is under way while the queue is the sender's own, and from the first
+//! packets on that a startup sees meet one; a round of the cruise whose packets have all met such
+//! a queue, and what the cruise has queued before a probe, is followed by another Down; and the
+//! rate, at which packets go out without a margin, is that of whole rounds where one has met no
+//! queue, for the highest of many samples is one whose acknowledgements came late and then
+//! together.
 //!
 //! ```text
 //!   Startup ──▶ Drain ──▶ Down ◀─▶ Cruise ──▶ Refill ──▶ Up ──┐

@@ -1,11 +1,11 @@
 //! An emulated link between two TUN devices: rate, delay, a bounded queue, random loss and
 //! reordering, the same in both directions.
 //!
-//! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at the
-//! rate and the delay after that; with the same seed the same packets are lost. Its thread has a
-//! processor of its own where there are two: beside one who polls it would be a link that stops.
-//! Where the machine stops it all the same, it says when, and what came meanwhile finds the queue as
-//! it would have been.
+//! Invariant: a packet that is let in leaves once, unchanged, no earlier than its bytes take at
+//! the rate and the delay after that; with the same seed the same packets are lost. Its thread has
+//! a processor of its own where there are two: beside one who polls it would be a link that stops.
+//! Where the machine stops it all the same, it says when, and what came meanwhile finds the queue
+//! as it would have been.
 
 use super::super::TaskError;
 use crate::limits::{WIRE_BURST, WIRE_LOOK, WIRE_PACKET_BYTES_MAX, WIRE_STOP, WIRE_STOPS_MAX};
