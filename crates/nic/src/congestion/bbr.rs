@@ -1,10 +1,10 @@
 //! A model of the path in place of a reaction to loss: how fast it moves data, how long a round
-//! trip takes without a queue, and how much may be under way before it loses. After BBR [draft-
-//! ietf-ccwg-bbr], whose names of states and rules are kept, with these differences: what the
-//! receiver may collect before it acknowledges has room in the window; a few packets, and the part
-//! of what is under way that a probe may lose, may also be lost between probes, without any bound
-//! becoming lower; of the bound that losses set the cruise leaves to others what is part of a
-//! queue only; a probe for more ends, as in BBR's second version, when after a round trip of it
+//! trip takes without a queue, and how much may be under way before it loses. After BBR
+//! [draft-ietf-ccwg-bbr], whose names of states and rules are kept, with these differences: what
+//! the receiver may collect before it acknowledges has room in the window; a few packets, and the
+//! part of what is under way that a probe may lose, may also be lost between probes, without any
+//! bound becoming lower; of the bound that losses set the cruise leaves to others what is part of
+//! a queue only; a probe for more ends, as in BBR's second version, when after a round trip of it
 //! more than it asked for is under way, and what it loses beyond the loss that ends it says
 //! nothing about others; a startup ends when all packets of a round trip have met a long queue, or
 //! at once with too many losses, which say nothing about others; no more than an eighth beyond

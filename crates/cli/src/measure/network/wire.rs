@@ -214,6 +214,8 @@ fn carry(ends: &[Tun; 2], shared: &Shared) {
             }
         }
         let next = directions.iter().filter_map(Direction::next_ns).min();
+        // What may be left is looked for at once: what comes later is not taken for it.
+        let next = if directions.iter().any(|direction| direction.left_ns.is_some()) { Some(now) } else { next };
         let wait = next.map_or(WIRE_LOOK, |at| Duration::from_nanos(at.saturating_sub(now)).min(WIRE_LOOK));
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
         let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
@@ -221,14 +223,11 @@ fn carry(ends: &[Tun; 2], shared: &Shared) {
         due = now + wait.as_nanos() as u64;
         let readable = fds.map(|end| end.revents().contains(PollFlags::IN));
         for ((from, direction), readable) in ends.iter().zip(directions.iter_mut()).zip(readable) {
-            direction.take(
-                due,
-                now_ns,
-                &mut packet,
-                |packet| {
-                    if readable { rustix::io::read(from, packet).ok() } else { None }
-                },
-            );
+            if readable {
+                direction.take(due, now_ns, &mut packet, |packet| rustix::io::read(from, packet).ok());
+            } else {
+                direction.left_ns = None;
+            }
         }
         for (to, direction) in ends.iter().rev().zip(directions.iter_mut()) {
             // What the other end has no room for is lost, as on any link.
