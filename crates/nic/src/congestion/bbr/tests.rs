@@ -601,3 +601,22 @@ fn what_a_startup_sent_too_much_says_nothing_about_others() {
     let pipe = path.bbr().pipe(100);
     assert!(path.bbr().bounds.inflight_hi.is_some_and(|hi| hi >= pipe / 100 * 112), "{:?}", path.bbr().bounds);
 }
+
+#[test]
+fn what_a_probe_sent_too_much_says_nothing_about_others() {
+    let mut path = path(20);
+    let run_to = |path: &mut Path, state| {
+        while path.bbr().state != state {
+            path.run(MS);
+        }
+    };
+    run_to(&mut path, State::Cruise);
+    let own_before = path.bbr().own_until;
+    for state in [State::Up, State::Cruise] {
+        run_to(&mut path, state);
+    }
+    path.run(Duration::from_millis(200));
+    let bbr = path.bbr();
+    assert!(bbr.own_until > own_before, "losses have ended the probe");
+    assert!(bbr.bounds.bw_lo.is_none() && bbr.bounds.inflight_lo.is_none(), "{:?}", bbr.bounds);
+}
