@@ -146,17 +146,40 @@ impl Engine {
         } else if std::mem::take(&mut session.tx.size_is_doubtful) {
             peer.paths[peer.current].search.doubt(session.packet_bytes_max);
         }
-        let hostile = session.tx.is_overdrawn();
-        let has_to_send = session.has_to_send();
         if elsewhere {
             self.learn_path(now, index, from);
         }
-        self.conclude(now, index, &outcome, hostile);
+        self.settle(now, index, &outcome);
+    }
+
+    /// Chunks of a peer were processed, with that outcome.
+    #[inline]
+    fn settle(&mut self, now: Time, index: u16, outcome: &Outcome) {
+        let Some(session) = self.peers[usize::from(index)].as_mut().and_then(|peer| peer.session.as_deref_mut()) else {
+            return;
+        };
+        let hostile = session.tx.is_overdrawn();
+        let has_to_send = session.has_to_send();
+        if session.has_closed_gap() && !self.releases.contains(&index) {
+            self.releases.push_back(index);
+        }
+        self.conclude(now, index, outcome, hostile);
         self.trim_deadlines();
         if has_to_send {
             self.wake(index);
         }
         self.arm(index);
+    }
+
+    /// Processes some of the chunks that a peer's closed gap has held up; peers take turns.
+    pub(super) fn release_more(&mut self, now: Time, dma: &mut dyn Dma) {
+        let Some(index) = self.releases.pop_front() else { return };
+        let Some(peer) = self.peers[usize::from(index)].as_mut() else { return };
+        let (Some(name), Some(session)) = (peer.name.as_ref(), peer.session.as_deref_mut()) else { return };
+        let mut outcome = Outcome::default();
+        session.release_more(now, name, &mut self.tables, dma, &mut outcome);
+        session.take_deferred(now, &mut self.tables);
+        self.settle(now, index, &outcome);
     }
 
     /// The newest packet of a peer came from an address that is not its current one. The packet is

@@ -84,6 +84,8 @@ pub struct Engine {
     free_processes: VecDeque<u32>,
     /// Processes with local operations to be continued.
     work: VecDeque<ProcessId>,
+    /// Peers that have closed a gap in front of more chunks than are processed at once, each once.
+    releases: VecDeque<u16>,
     now: Time,
 }
 
@@ -188,6 +190,7 @@ impl Engine {
             process_generations: Vec::new(),
             free_processes: VecDeque::new(),
             work: VecDeque::new(),
+            releases: VecDeque::new(),
             now,
         }
     }

@@ -239,13 +239,19 @@ impl Engine {
         true
     }
 
-    /// Does one piece of a long operation within the node; true while there is more to do.
-    /// Processes take turns.
+    /// Does one piece of a long operation within the node, and some of what a closed gap has held
+    /// up; true while there is more to do. Processes take turns, and so do peers.
     pub fn poll_work(&mut self, now: Time, dma: &mut dyn Dma) -> bool {
         self.now = now;
-        let Some(process) = self.work.pop_front() else { return false };
-        let Some(entry) = self.tables.process_mut(process) else { return !self.work.is_empty() };
-        let Some(mut op) = entry.local.pop_front() else { return !self.work.is_empty() };
+        self.release_more(now, dma);
+        self.work_locally(dma);
+        !self.work.is_empty() || !self.releases.is_empty()
+    }
+
+    fn work_locally(&mut self, dma: &mut dyn Dma) {
+        let Some(process) = self.work.pop_front() else { return };
+        let Some(entry) = self.tables.process_mut(process) else { return };
+        let Some(mut op) = entry.local.pop_front() else { return };
         if !self.local_step(process, &mut op, dma) {
             if let Some(entry) = self.tables.process_mut(process) {
                 entry.local.push_front(op);
@@ -254,7 +260,6 @@ impl Engine {
         if self.tables.process(process).is_some_and(|entry| !entry.local.is_empty()) {
             self.work.push_back(process);
         }
-        !self.work.is_empty()
     }
 }
 

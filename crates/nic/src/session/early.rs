@@ -130,8 +130,7 @@ impl Session {
 
     fn is_processed(&self, number: u64) -> bool {
         let Some(beyond) = number.checked_sub(self.rx.next) else { return true };
-        let index = beyond.checked_sub(1).and_then(|index| usize::try_from(index).ok());
-        let held = index.and_then(|index| self.rx.held.get(index));
+        let held = usize::try_from(beyond).ok().and_then(|index| self.rx.held.get(index));
         held.is_some_and(|held| held.as_ref().is_some_and(|bytes| bytes.is_empty()))
     }
 
@@ -173,10 +172,10 @@ impl Session {
         outcome: &mut Outcome,
     ) {
         let next = self.rx.next;
-        self.rx.early.0.retain(|(seq, _)| *seq > next);
+        self.rx.early.0.retain(|(seq, _)| *seq >= next);
         while let Some(at) = self.rx.early.0.iter().position(|(_, follows)| self.is_processed(*follows)) {
             let (seq, _) = self.rx.early.0.remove(at);
-            let index = (seq - self.rx.next - 1) as usize;
+            let index = (seq - self.rx.next) as usize;
             let Some(held) = self.rx.held.get_mut(index).and_then(Option::as_mut) else { continue };
             let bytes = std::mem::take(held);
             self.give_held_back(bytes.len(), tables);

@@ -213,7 +213,8 @@ impl RemoteWaits {
 struct Rx {
     /// Number of the next chunk to process.
     next: u64,
-    /// Chunks `next + 1 ..`, as far as they came; empty ones have been processed.
+    /// Chunks `next ..`, as far as they came, if any of them did; empty ones have been processed.
+    /// The first is missing, or it is to be processed soon.
     held: VecDeque<Option<Box<[u8]>>>,
     held_numbers: IntervalSet,
     held_bytes: usize,

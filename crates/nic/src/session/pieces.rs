@@ -226,7 +226,7 @@ impl Session {
         outcome: &mut Outcome,
     ) {
         let beyond = piece.number.checked_sub(self.rx.next);
-        let held = beyond.and_then(|beyond| self.rx.held.get(usize::try_from(beyond.checked_sub(1)?).ok()?));
+        let held = beyond.and_then(|beyond| self.rx.held.get(usize::try_from(beyond).ok()?));
         if beyond.is_none() || held.is_some_and(Option::is_some) {
             return self.duplicate(tables);
         }

@@ -10,7 +10,8 @@ use crate::error::OpError;
 use crate::event::Sender;
 use crate::ids::{ImportId, NodeName, ProcessId, RegionRef};
 use crate::limits::{
-    ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN, REORDER_PACKETS,
+    ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES, HELD_BYTES_OWN,
+    HELD_RELEASED_MAX, REORDER_PACKETS,
 };
 use crate::local::{has_right, in_bounds};
 use crate::rights::Rights;
@@ -199,15 +200,14 @@ impl Session {
         dma: &mut dyn Dma,
         outcome: &mut Outcome,
     ) {
-        if seq == self.rx.next {
+        if seq < self.rx.next || seq == self.rx.next && self.has_closed_gap() {
+            self.duplicate(tables);
+        } else if seq == self.rx.next {
             self.rx.next += 1;
             self.process(now, seq, chunk, peer, tables, dma, outcome);
-            if !self.rx.held.is_empty() {
+            if self.rx.held.pop_front().is_some() {
                 self.release_held(now, peer, tables, dma, outcome);
-                self.release_early(now, peer, tables, dma, outcome);
             }
-        } else if seq < self.rx.next {
-            self.duplicate(tables);
         } else {
             self.take_beyond_gap(now, seq, early, chunk, bytes, peer, tables, dma, outcome);
         }
@@ -222,14 +222,14 @@ impl Session {
     /// Keeps a chunk beyond a gap, or nothing of one that is to be processed now; false: it cannot,
     /// or has it.
     pub(super) fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) -> bool {
-        let index = seq - self.rx.next - 1;
+        let index = seq - self.rx.next;
         let behind_all = self.rx.held.len() as u64;
         if self.rx.held.is_empty() || index > behind_all {
             self.rx.told_singly = REORDER_PACKETS;
         }
         // An older gap closes in part.
         self.rx.ack_now |= index < behind_all;
-        if index >= CHUNK_WINDOW || bytes.len() > self.room_to_hold(tables) {
+        if index > CHUNK_WINDOW || bytes.len() > self.room_to_hold(tables) {
             self.rx.ack_now = true;
             tables.stats.out_of_window += 1;
             return false;
@@ -267,7 +267,33 @@ impl Session {
         tables.held_bytes -= bytes;
     }
 
-    /// The gap has closed: what was held beyond it is processed up to the next one.
+    /// What follows is there, and is to be [processed](Self::release_held).
+    #[inline]
+    pub(crate) fn has_closed_gap(&self) -> bool {
+        self.rx.held.front().is_some_and(Option::is_some)
+    }
+
+    /// Processes more of what a closed gap has held up.
+    pub(crate) fn release_more(
+        &mut self,
+        now: Time,
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        if !self.has_closed_gap() {
+            return;
+        }
+        self.release_held(now, peer, tables, dma, outcome);
+        if !self.has_closed_gap() {
+            // All has been acknowledged as held, so nothing of the peer's may be under way that
+            // would call for the last word again if it is lost.
+            self.answer(&Chunk::Nop { ack_now: true });
+        }
+    }
+
+    /// The gap has closed: some of what was held beyond it is processed, up to the next gap.
     fn release_held(
         &mut self,
         now: Time,
@@ -276,9 +302,11 @@ impl Session {
         dma: &mut dyn Dma,
         outcome: &mut Outcome,
     ) {
-        // Index 0 is the successor of the chunk before `next`, which is `next` itself now.
-        while let Some(front) = self.rx.held.pop_front() {
-            let Some(bytes) = front else { break };
+        for _ in 0..HELD_RELEASED_MAX {
+            if !self.has_closed_gap() {
+                break;
+            }
+            let bytes = self.rx.held.pop_front().flatten().expect("it is there");
             let seq = self.rx.next;
             self.rx.next += 1;
             self.give_held_back(bytes.len(), tables);
@@ -290,6 +318,8 @@ impl Session {
         }
         self.rx.held_numbers.trim_below(self.rx.next);
         self.rx.ack_now = true;
+        self.release_early(now, peer, tables, dma, outcome);
+        tables.held_bytes -= self.rx.pieced.forget_below(self.rx.next);
     }
 
     #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in

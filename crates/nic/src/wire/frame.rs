@@ -192,7 +192,7 @@ pub(crate) fn first_chunk(bytes: &[u8]) -> Option<FirstChunk> {
     Some(FirstChunk { seq, what, at: bytes.len() - reader.rest().len(), len: len as usize })
 }
 
-/// Writes an acknowledgement; `ranges` are absolute, above `cumulative`.
+/// Writes an acknowledgement; `ranges` are absolute, from `cumulative` on.
 pub(crate) fn write_ack(
     cumulative: u64,
     largest: u64,

@@ -116,6 +116,8 @@ pub struct World {
     pub narrow: Option<usize>,
     /// What is imported has an order of its own.
     pub own_order: bool,
+    /// Nodes do nothing of what may wait.
+    pub work_waits: bool,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
@@ -155,6 +157,7 @@ impl World {
             marker: None,
             narrow: None,
             own_order: false,
+            work_waits: false,
             tape: None,
             sent: 0,
             lent: 0,
@@ -394,8 +397,8 @@ impl World {
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
             if node.engine.poll_timeout().is_some_and(|at| at <= now) {
                 node.engine.handle_timeout(now);
-                while node.engine.poll_work(now, &mut node.memory) {}
             }
+            while !self.work_waits && node.engine.poll_work(now, &mut node.memory) {}
         }
         self.flush();
         true
