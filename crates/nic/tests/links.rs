@@ -4,7 +4,11 @@
 mod common;
 
 use common::{Fate, World};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
+use vmmc_nic::limits::{PACING_HELD_QUANTA, PACING_QUANTUM};
 use vmmc_nic::*;
 use vmmc_utlb::Rng;
 
@@ -195,4 +199,47 @@ fn fetches_beside_a_stream_that_loses_packets_take_a_fifth_longer_than_the_round
     let mut all = [1, 2, 3].map(p99);
     all.sort_by(f64::total_cmp);
     assert!(all[1] <= 12.0, "{all:?} ms of 10");
+}
+
+/// Of a stream to a node with so much room: the most that goes out at one time when nothing was
+/// heard of the node for three round trips, in what goes at its pace in [`PACING_QUANTUM`].
+fn burst_behind_silence(room: usize) -> f64 {
+    let mut world = World::pair_with(7, |config| {
+        config.congestion = CongestionControl::Bbr;
+        config.recv_buffer_bytes = room;
+    });
+    world.delay = Duration::ZERO;
+    let (sent, silent_until) = (Rc::new(RefCell::new(BTreeMap::new())), Rc::new(Cell::new(Time::ZERO)));
+    let (noted, silent) = (Rc::clone(&sent), Rc::clone(&silent_until));
+    let mut link = WAN.link(7);
+    world.link = Some(Box::new(move |now, node, len| match link(now, node, len) {
+        Fate::NotBefore(at) if node == 0 => Fate::NotBefore(at.max(silent.get())),
+        fate => {
+            *noted.borrow_mut().entry(now).or_insert(0) += len;
+            fate
+        }
+    }));
+    let (process, owner) = (world.process(0), world.process(1));
+    let (source, target) = (world.region(0, process, 1, 1 << 20), world.region(1, owner, 1, 1 << 20));
+    world.export(1, target, "bulk");
+    let import = world.import(0, process, 1, "bulk").import;
+    (0..200).for_each(|cookie| world.send_region(0, source, import, 1 << 20, cookie));
+    world.run_for(Duration::from_secs(1));
+    let end = world.now + 6 * WAN.one_way;
+    silent_until.set(end);
+    world.run_for(6 * WAN.one_way - Duration::from_micros(1));
+    let pace = world.nodes[0].engine.peers().next().expect("one peer").congestion.expect("a session").pace;
+    world.run_for(Duration::from_millis(1));
+    let burst = sent.borrow().range(end..).map(|(_, bytes)| *bytes).max().expect("it goes on");
+    burst as f64 / (pace.expect("known") as f64 * PACING_QUANTUM.as_secs_f64())
+}
+
+#[test]
+fn what_a_full_window_or_the_room_of_the_peer_held_back_is_no_burst() {
+    // The path holds 1.25 MB, and the window twice that.
+    for room in [1 << 20, 8 << 20] {
+        let burst = burst_behind_silence(room);
+        let most = f64::from(PACING_HELD_QUANTA) + 0.2;
+        assert!((1.0..=most).contains(&burst), "{burst} quanta with room for {room} bytes");
+    }
 }
