@@ -134,6 +134,24 @@ fn a_fetch_waits_for_the_lost_short_send_before_it_and_not_for_the_gap_of_anothe
 }
 
 #[test]
+fn a_fetch_is_answered_when_the_gap_before_it_closes_though_a_later_one_of_another_process_is_open() {
+    let mut s = setup();
+    // The short send, which is lost, then the long one, and the fetch. Of what goes again the short
+    // send arrives, and the part of the long one is late for a long time.
+    let late = s.world.now + 500 * MS;
+    let again = [Fate::Arrives, Fate::NotBefore(late)];
+    s.script(&[&[Fate::Lost], &GAP[..], &[Fate::Arrives], &again].concat());
+    s.send(1, 0, 8);
+    let long = s.send(0, 64, LONG);
+    let (cookie, _) = s.fetch(1);
+    s.world.completion(0, cookie).expect("fetched");
+    assert!(s.world.now < late, "{:?}", s.world.now.since(late));
+    assert_eq!(s.fetched(1), 2);
+    assert!(s.world.bytes(1, s.shared)[64..64 + LONG as usize].contains(&0), "the gap is still there");
+    s.world.completion(0, long).expect("sent");
+}
+
+#[test]
 fn what_came_early_is_not_done_again() {
     let mut s = setup();
     s.script(&GAP);
