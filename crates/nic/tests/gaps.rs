@@ -62,9 +62,9 @@ fn setup(seed: u64) -> Setup {
 }
 
 impl Setup {
-    /// The senders of these indices send, with cookie 100. The first packet of each is lost, nothing
-    /// is said of it yet, and much beyond it has arrived. Returns the lost ones. From now on the
-    /// receiver does what may wait only if the test asks for it.
+    /// The senders of these indices send, with cookie 100. The first packet of each is lost,
+    /// nothing is said of it yet, and much beyond it has arrived. Returns the lost ones. From now
+    /// on the receiver does what may wait only if the test asks for it.
     fn gaps<const N: usize>(&mut self, senders: [usize; N]) -> [Recorded; N] {
         self.world.work_waits = true;
         self.world.tape = Some(Vec::new());
