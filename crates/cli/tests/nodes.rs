@@ -52,6 +52,15 @@ fn two_nodes_ping_each_other_sealed_by_default() {
     assert_eq!(column(&a.address, "cipher").as_deref(), Some("aegis-128l"), "{status}");
     let peers = json(&["node", "status", "--name", &b.name, "--json"])["peers"].clone();
     assert_eq!(peers[0]["cipher"], "aegis-128l", "{peers}");
+    let stats = json(&["stats", "--name", &b.name, "--json"])["peers"][0].clone();
+    assert!(stats["congestion"].as_str().is_some_and(|congestion| congestion.starts_with("bbr, ")), "{stats}");
+    assert!(stats["window_bytes"].as_u64() > Some(0) && stats["counters"]["packets_out"].as_u64() > Some(0), "{stats}");
+    let text = ok(&["stats", "--name", &b.name]);
+    let line = |name: &str| text.lines().find(|line| line.starts_with("peer ") && line.contains(name));
+    for name in ["congestion", "marks", "rtt_ns", "shortest_ns", "window_bytes", "pace_bytes_per_s", "packets_out"] {
+        assert!(line(&format!("  {name} ")).is_some(), "{name}: {text}");
+    }
+    assert!(line("congestion").is_some_and(|line| line.contains("bbr, ")), "{text}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `vmmc stats`: counters of a node, of its processes' pinned memory, and of its peers, and what
-//! processes have published.
+//! `vmmc stats`: counters of a node, of its processes' pinned memory, and of its peers with the
+//! state of their congestion control, and what processes have published.
 //!
 //! Invariant: every counter that the node has is shown; none is renamed.
 
@@ -8,6 +8,7 @@ use crate::args::Stats;
 use crate::failure::Failure;
 use crate::report::{self, table};
 use vmmc::Moved;
+use vmmc_host::control::PeerInfo;
 use vmmc_host::counters::MOVED;
 
 /// Runs the command.
@@ -18,7 +19,11 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         let map = |counters: &[(String, u64)]| -> serde_json::Map<String, serde_json::Value> {
             counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
         };
-        let peer = |p: &vmmc_host::control::PeerInfo| serde_json::json!({ "name": p.name, "address": p.address, "state": p.state, "rtt_ns": p.rtt_ns, "counters": map(&p.counters) });
+        let peer = |p: &PeerInfo| {
+            let mut all = serde_json::json!(p);
+            all["counters"] = map(&p.counters).into();
+            all
+        };
         let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
         return crate::output_json(&super::with_ids(&serde_json::json!({
             "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "figures": map(&figures), "peers": peers,
@@ -46,9 +51,27 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
     }
     for peer in &info.peers {
         let whose = if peer.name.is_empty() { &peer.address } else { &peer.name };
-        lines.extend(peer.counters.iter().map(|c| line(&format!("peer {whose}"), c)));
+        let whose = format!("peer {whose}");
+        lines.extend(path(peer).map(|[name, value]| vec![whose.clone(), name, value]));
+        lines.extend(peer.counters.iter().map(|c| line(&whose, c)));
     }
     crate::output(&table::align(&["of", "counter", "value"], &lines, 2))
+}
+
+/// What is known of the way to a peer, and what decides how much is under way there; 0: not known.
+fn path(peer: &PeerInfo) -> impl Iterator<Item = [String; 2]> {
+    let words = [("congestion", &peer.congestion), ("marks", &peer.marks)];
+    let figures = [
+        ("rtt_ns", peer.rtt_ns),
+        ("shortest_ns", peer.shortest_ns),
+        ("window_bytes", peer.window_bytes),
+        ("in_flight_bytes", peer.in_flight_bytes),
+        ("pace_bytes_per_s", peer.pace_bytes_per_s),
+        ("bandwidth_bytes_per_s", peer.bandwidth_bytes_per_s),
+    ];
+    let shown = |word: &str| if word.is_empty() { "-".to_string() } else { word.to_string() };
+    let words = words.map(|(name, word)| [name.to_string(), shown(word)]);
+    words.into_iter().chain(figures.map(|(name, figure)| [name.to_string(), figure.to_string()]))
 }
 
 /// What was moved, as counters; nothing if nothing was.
