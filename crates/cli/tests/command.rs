@@ -215,6 +215,32 @@ fn simulated_seeds_hold_and_replay() {
     fails(2, &["sim", "--sockets", "--nodes", "3"]);
 }
 
+/// `VMMC_UPDATE=1` draws them anew.
+#[test]
+fn the_plots_of_the_page_about_networks_are_what_the_simulator_draws() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let page = std::fs::read_to_string(folder.join("network.md")).expect("the page");
+    let commands = page.lines().filter(|line| line.starts_with("$ vmmc sim") && line.contains(" --plot network-"));
+    let mut drawn = 0;
+    for command in commands {
+        let words: Vec<&str> = command.split_whitespace().skip(2).collect();
+        let (name, before) = words.split_last().expect("a name");
+        let file = std::env::temp_dir().join(format!("vmmc-{}-{name}", std::process::id()));
+        let path = file.to_str().expect("a path of letters");
+        ok(&[before, &[path]].concat());
+        let is = std::fs::read_to_string(&file).expect("it was written");
+        std::fs::remove_file(&file).expect("it is there");
+        if std::env::var_os("VMMC_UPDATE").is_some() {
+            std::fs::write(folder.join(name), &is).expect("it is there");
+        }
+        assert!(page.contains(&format!("]({name})")), "{name} is not shown");
+        let was = std::fs::read_to_string(folder.join(name)).expect(name);
+        assert!(is == was, "docs/{name} is older than what it shows; run this test with VMMC_UPDATE=1");
+        drawn += 1;
+    }
+    assert_eq!(drawn, 3);
+}
+
 #[test]
 fn simulated_links_hold_replay_and_can_be_drawn() {
     let plot = std::env::temp_dir().join(format!("vmmc-links-{}.svg", std::process::id()));
@@ -224,6 +250,7 @@ fn simulated_links_hold_replay_and_can_be_drawn() {
     assert_eq!((&first["control"], &first["failures"]), (&"bbr".into(), &serde_json::json!([])));
     assert_eq!(first["digest"], run()["digest"]);
     let drawn = std::fs::read_to_string(&plot).expect("it was written");
+    assert!(drawn.contains(">rough, bbr: ") && drawn.contains(" of queue"), "{drawn}");
     std::fs::remove_file(&plot).expect("it is there");
     assert!(drawn.contains("stream 0") && drawn.contains("queue, KB") && drawn.ends_with("</svg>\n"));
     let sweep = json(&["sim", "--network", "--seeds", "0..10", "--json"]);

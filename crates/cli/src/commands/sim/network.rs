@@ -148,6 +148,13 @@ fn json(sweep: &LinkSweep) -> serde_json::Value {
     })
 }
 
+/// A list in two parts of about the same length: one line has no room for all of it.
+fn halves(list: &str) -> (&str, &str) {
+    let commas = list.match_indices(", ").map(|(at, _)| at);
+    let middle = commas.min_by_key(|at| at.abs_diff(list.len() / 2)).unwrap_or(list.len());
+    (&list[..middle], list[middle..].trim_start_matches(", "))
+}
+
 /// Rates, and below them the queue.
 fn plot(report: &LinkReport) -> String {
     let step = report.moments.len().div_ceil(POINTS).max(1);
@@ -168,7 +175,7 @@ fn plot(report: &LinkReport) -> String {
         log_x: false,
         series,
     };
-    let (title, rest) = report.scenario.split_once(": ").unwrap_or((&report.scenario, ""));
+    let (title, rest) = halves(&report.scenario);
     let charts = [chart(title, "data that arrives, Mb/s", rates), chart(rest, "queue, KB", queue)];
     let (width, height) = CHART;
     let mut svg = format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {}\">\n", 2 * height);
