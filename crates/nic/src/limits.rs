@@ -195,7 +195,7 @@ pub const ACK_RANGES_MAX: usize = 32;
 pub const RUNS_PER_PACKET_MAX: usize = 4;
 /// Chunks held beyond a gap that are processed at once when it has closed: a receiver of a stream
 /// can have kept all of a long path, and what else there is to do, as a short request of another
-/// process, waits for so many at most (0.1 ms of full packets).
+/// process, waits for so many at most (0.1 to 0.2 ms of full packets).
 pub const HELD_RELEASED_MAX: usize = 64;
 /// Packets by which a later one must have been seen before one counts as lost (as TCP and QUIC),
 /// as long as no packet has been seen to be late.

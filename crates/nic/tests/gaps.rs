@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Fate, Recorded, World, addr, checksum_of};
+use common::{Fate, Recorded, World, addr, seal_plainly};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
-use vmmc_nic::limits::HELD_RELEASED_MAX;
+use vmmc_nic::limits::{CHUNK_WINDOW, HELD_RELEASED_MAX};
 use vmmc_nic::*;
 
 /// One way: long enough for much to be under way before a loss is known.
@@ -110,6 +110,15 @@ impl Setup {
         node.engine.poll_work(now, &mut node.memory)
     }
 
+    /// Another node asks for a few bytes, and has them.
+    fn another_node_is_served(&mut self) {
+        let (import, source) = (self.imports[1], self.sources[1]);
+        let (region, cookie) = (source.region, Cookie(101));
+        let fetch = Command::Fetch { import, offset: 0, len: 8, region, region_offset: 0, cookie };
+        self.world.post(SENDERS[1], source.process, fetch).expect("room");
+        assert_eq!(self.world.completion(SENDERS[1], 101), Ok(8));
+    }
+
     /// All of it arrives, and the sender hears of it within that time.
     fn ends_within(&mut self, index: usize, time: Duration) {
         self.world.work_waits = false;
@@ -130,18 +139,7 @@ fn a_closed_gap_lets_so_many_chunks_go_on_at_once_and_another_node_is_served_bef
     setup.deliver(&lost);
     assert_eq!(setup.held(0), held - HELD_RELEASED_MAX);
 
-    // Another node asks for a few bytes.
-    let source = setup.sources[1];
-    let fetch = Command::Fetch {
-        import: setup.imports[1],
-        offset: 0,
-        len: 8,
-        region: source.region,
-        region_offset: 0,
-        cookie: Cookie(101),
-    };
-    setup.world.post(SENDERS[1], source.process, fetch).expect("room");
-    assert_eq!(setup.world.completion(SENDERS[1], 101), Ok(8));
+    setup.another_node_is_served();
 
     let mut left = setup.held(0);
     assert!(left >= held - HELD_RELEASED_MAX, "nothing more was processed meanwhile");
@@ -194,9 +192,7 @@ fn what_comes_again_while_it_waits_to_be_processed_is_a_duplicate() {
     for (packet, (from, to, mut data)) in again.into_iter().enumerate() {
         // Under a later packet number, as a sender sends again what was not acknowledged.
         data[12..20].copy_from_slice(&(1_000_000 + packet as u64).to_le_bytes());
-        let end = data.len() - 8;
-        let sum = checksum_of(&[]).rotate_left(1) ^ checksum_of(&data[..end]);
-        data[end..].copy_from_slice(&sum.to_le_bytes());
+        seal_plainly(&mut data);
         setup.deliver(&(from, to, data));
     }
     assert_eq!(setup.held(0), held);
@@ -220,4 +216,57 @@ fn a_peer_that_begins_anew_leaves_nothing_to_be_processed() {
     let before = setup.world.bytes(RECEIVER, setup.targets[0]).to_vec();
     assert!(!setup.poll_work());
     assert!(setup.world.bytes(RECEIVER, setup.targets[0]) == before);
+}
+
+#[test]
+fn a_peer_that_opens_and_closes_gaps_and_acknowledges_nothing_is_no_burden_to_another() {
+    let mut setup = setup(6);
+    setup.world.tape = Some(Vec::new());
+    setup.world.send_region(SENDERS[0], setup.sources[0], setup.imports[0], LEN as u64, 100);
+    setup.world.completion(SENDERS[0], 100).expect("arrived");
+    let (from, to) = (addr(SENDERS[0], 0), addr(RECEIVER, 0));
+    let sent = setup.world.tape.take().expect("recorded").into_iter().filter(|sent| sent.0 == from && sent.1 == to);
+    let mut last =
+        sent.map(|sent| sent.2).filter(|data| fuzzing::seen(data).is_some_and(|seen| seen.next_seq.is_some()));
+    let last = last.next_back().expect("sent");
+    let seen = fuzzing::seen(&last).expect("a packet");
+    let (mut number, mut next) = (seen.number + 1_000, seen.next_seq.expect("with chunks"));
+    // From now on all that the receiver gets of this peer is made by hand, and nothing reaches it.
+    setup.world.nodes[SENDERS[0]].down = true;
+    setup.world.work_waits = true;
+    let mut nops = |setup: &mut Setup, first: u64, count: u64| {
+        let mut packet = last[..20].to_vec();
+        packet[12..20].copy_from_slice(&number.to_le_bytes());
+        packet.push(2);
+        packet.extend(first.to_le_bytes());
+        (0..count).for_each(|_| packet.extend([0x11, 0]));
+        packet.extend([0; 16]);
+        seal_plainly(&mut packet);
+        number += 1;
+        setup.world.deliver(RECEIVER, from, &mut packet);
+    };
+    // As many as may be held, and then one more.
+    for at in (1..=CHUNK_WINDOW).step_by(512) {
+        nops(&mut setup, next + at, 512.min(CHUNK_WINDOW + 1 - at));
+    }
+    assert_eq!(setup.held(0) as u64, CHUNK_WINDOW);
+    nops(&mut setup, next, 1);
+    let mut left = CHUNK_WINDOW as usize - HELD_RELEASED_MAX;
+    while left > 0 {
+        assert_eq!(setup.held(0), left);
+        if left % (64 * HELD_RELEASED_MAX) == 0 {
+            setup.another_node_is_served();
+        }
+        setup.poll_work();
+        left -= left.min(HELD_RELEASED_MAX);
+    }
+    next += CHUNK_WINDOW + 1;
+    for _ in 0..2_000 {
+        nops(&mut setup, next + 1, 200);
+        nops(&mut setup, next, 1);
+        next += 201;
+        while setup.poll_work() {}
+    }
+    assert_eq!((setup.held(0), setup.peer(0).held_bytes), (0, 0));
+    setup.another_node_is_served();
 }

@@ -14,6 +14,7 @@ use crate::peer::{Newcomer, fit_of};
 use crate::replay::Freshness;
 use crate::session::{Outcome, Ping};
 use crate::time::Time;
+use crate::wire::chunk::Chunk;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
 
 impl Engine {
@@ -176,8 +177,16 @@ impl Engine {
         let Some(index) = self.releases.pop_front() else { return };
         let Some(peer) = self.peers[usize::from(index)].as_mut() else { return };
         let (Some(name), Some(session)) = (peer.name.as_ref(), peer.session.as_deref_mut()) else { return };
+        if !session.has_closed_gap() {
+            return;
+        }
         let mut outcome = Outcome::default();
-        session.release_more(now, name, &mut self.tables, dma, &mut outcome);
+        session.release_held(now, name, &mut self.tables, dma, &mut outcome);
+        if !session.has_closed_gap() {
+            // All has been acknowledged as held, so nothing of the peer's may be under way that
+            // would call for the last word again if it is lost.
+            session.answer(&Chunk::Nop { ack_now: true });
+        }
         session.take_deferred(now, &mut self.tables);
         self.settle(now, index, &outcome);
     }

@@ -273,28 +273,8 @@ impl Session {
         self.rx.held.front().is_some_and(Option::is_some)
     }
 
-    /// Processes more of what a closed gap has held up.
-    pub(crate) fn release_more(
-        &mut self,
-        now: Time,
-        peer: &NodeName,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-        outcome: &mut Outcome,
-    ) {
-        if !self.has_closed_gap() {
-            return;
-        }
-        self.release_held(now, peer, tables, dma, outcome);
-        if !self.has_closed_gap() {
-            // All has been acknowledged as held, so nothing of the peer's may be under way that
-            // would call for the last word again if it is lost.
-            self.answer(&Chunk::Nop { ack_now: true });
-        }
-    }
-
     /// The gap has closed: some of what was held beyond it is processed, up to the next gap.
-    fn release_held(
+    pub(crate) fn release_held(
         &mut self,
         now: Time,
         peer: &NodeName,

@@ -544,6 +544,13 @@ pub fn plain_send(import: ImportId, offset: u64, data: &[u8]) -> Command<'_> {
 }
 
 /// The plain mode's checksum, as docs/protocol.md describes it.
+/// Makes the end of a plain packet right for the rest of it: no bytes are left out.
+pub fn seal_plainly(packet: &mut [u8]) {
+    let end = packet.len() - 8;
+    let sum = checksum_of(&[]).rotate_left(1) ^ checksum_of(&packet[..end]);
+    packet[end..].copy_from_slice(&sum.to_le_bytes());
+}
+
 pub fn checksum_of(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];
