@@ -62,7 +62,13 @@ pub const POLLS_A_YIELD: u32 = 12;
 /// Steps of a node in this process between two readings of the clock, which takes a good part of a
 /// step that finds nothing.
 pub const STEPS_A_CLOCK: u32 = 8;
-/// Turns of so many steps before a wait is set up that can also sleep: some 6 us, which a
+/// The same where other threads poll the node too: one with a look at all that a step does, and one
+/// at what comes, for the yield behind them costs as much.
+pub const STEPS_BESIDE_OTHERS: u32 = 2;
+/// Turns in which a node in this process had work, between two looks at the deadline of the wait.
+/// Whoever sends to it can give it work without end.
+pub const TURNS_WITH_WORK_A_CLOCK: u32 = 16;
+/// Turns of [`STEPS_A_CLOCK`] steps before a wait is set up that can also sleep: some 6 us, which a
 /// short answer from another core takes. More keep the core from those who share it.
 pub const QUICK_TURNS: u32 = 3;
 /// A wait that may take no longer than this has a deadline to check, and no such turns.

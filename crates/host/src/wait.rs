@@ -22,12 +22,10 @@ pub use thread::{Patience, is_interrupted, patience, set_patience, with_patience
 pub use wake::{WakeReceiver, WakeSender, wake_pair};
 
 use crate::clock::Nanos;
-use crate::limits::{
-    COARSE_FROM, COARSE_TICK_MAX, INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_TURNS, QUICK_WAIT_MIN, STEPS_A_CLOCK,
-};
+use crate::limits::{COARSE_FROM, COARSE_TICK_MAX, INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_WAIT_MIN};
 use std::sync::Arc;
 use std::time::Duration;
-use stepping::{step_and_poll, wait_stepping};
+use stepping::{PollingThread, wait_stepping};
 
 /// The latest time at which a wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,7 +120,7 @@ impl Waiter {
         if !long || self.backoff.limits().poll_max_ns == 0 {
             return None;
         }
-        (0..QUICK_TURNS).find_map(|_| step_and_poll(stepper, STEPS_A_CLOCK, &mut ready).ok())
+        PollingThread::begin(stepper).poll_quickly(&mut ready)
     }
 
     /// Does this past the command ring, if the node is ours to run and nothing stands before it;

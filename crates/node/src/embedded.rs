@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -76,6 +76,8 @@ struct Shared {
     work_steps: AtomicU64,
     /// Time of the last step by a caller, ns.
     stepped: AtomicU64,
+    /// Callers that poll while they wait.
+    polling_threads: AtomicU32,
     /// Threads in `park`.
     parked: AtomicUsize,
     sleepers: Mutex<Sleepers>,
@@ -112,6 +114,7 @@ impl Embedded {
             runner: Mutex::new(runner),
             work_steps: AtomicU64::new(0),
             stepped: AtomicU64::new(0),
+            polling_threads: AtomicU32::new(0),
             parked: AtomicUsize::new(0),
             sleepers: Mutex::default(),
             has_poller: config.poller,
@@ -192,6 +195,10 @@ impl Stepper for CoreStepper {
             shared.publish(runner, came);
             came
         })
+    }
+
+    fn polling_threads(&self) -> Option<&AtomicU32> {
+        Some(&self.core.shared.polling_threads)
     }
 
     fn park(&self, until: Nanos) {

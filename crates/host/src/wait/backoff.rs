@@ -372,6 +372,12 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Whether its deadline has passed.
+    #[inline]
+    pub fn is_over(&self, now: Nanos) -> bool {
+        now >= self.deadline.0
+    }
+
     /// A yield begins now, for a driver that has worked since the clock was last read.
     #[inline]
     pub fn yields_at(&mut self, now: Nanos) {
@@ -417,7 +423,7 @@ impl<'a> Wait<'a> {
     /// The next turn of polls, of which some were done; a sleep when the time is over.
     #[inline]
     fn go_on_polling(&mut self, now: Nanos, done: u32) -> Step {
-        if now >= self.deadline.0 {
+        if self.is_over(now) {
             // Its deadline made it short: it says nothing about polling.
             return Step::TimedOut;
         }
@@ -474,7 +480,7 @@ impl<'a> Wait<'a> {
     }
 
     fn sleep(&mut self, now: Nanos) -> Step {
-        if now >= self.deadline.0 {
+        if self.is_over(now) {
             return Step::TimedOut;
         }
         let Some(sleeps) = &mut self.sleeps else { return Step::Sleep(self.deadline) };

@@ -1,9 +1,10 @@
 //! Waits on real clocks and real pipes.
 
 use super::*;
-use crate::limits::{POLL_MAX_NS, TIMED_SLEEPS};
+use crate::limits::{POLL_MAX_NS, STEPS_A_CLOCK, STEPS_BESIDE_OTHERS, TIMED_SLEEPS};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 fn long() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -126,6 +127,137 @@ fn a_stepped_wait_parks_on_the_steppers_clock() {
     );
     assert_eq!(got, Err(TimedOut));
     assert!(looks > 3);
+}
+
+/// A node that tells its threads of each other, and notes what they do.
+#[derive(Default)]
+struct Counted {
+    polling: AtomicU32,
+    /// When each turn began, and its steps, as far as they found nothing.
+    turns: Mutex<Vec<(Nanos, u32)>>,
+    works: AtomicBool,
+    parked: AtomicU32,
+}
+
+impl Counted {
+    /// Beside so many others.
+    fn beside(others: u32) -> Arc<Counted> {
+        Arc::new(Counted { polling: AtomicU32::new(others), ..Counted::default() })
+    }
+    fn turns(&self) -> Vec<u32> {
+        self.turns.lock().unwrap().iter().map(|(_, steps)| *steps).collect()
+    }
+    /// Times between turns, from the first of 50 us or more on, but for the last, which the
+    /// deadline may have made short.
+    fn sleeps(&self) -> Vec<Duration> {
+        let turns = self.turns.lock().unwrap();
+        let gaps = turns.windows(2).map(|two| two[1].0.since(two[0].0));
+        let mut sleeps: Vec<Duration> = gaps.skip_while(|gap| !is_sleep(gap)).collect();
+        sleeps.pop();
+        sleeps
+    }
+}
+
+impl Stepper for Counted {
+    fn now(&self) -> Nanos {
+        Nanos::monotonic()
+    }
+    fn step(&self) -> bool {
+        self.turns.lock().unwrap().push((self.now(), 1));
+        self.works.load(Ordering::Relaxed)
+    }
+    fn step_again(&self, times: u32) -> bool {
+        self.turns.lock().unwrap().last_mut().expect("a step comes first").1 += times;
+        false
+    }
+    fn park(&self, until: Nanos) {
+        self.parked.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(until.since(self.now()).min(Duration::from_millis(1)));
+    }
+    fn polling_threads(&self) -> Option<&AtomicU32> {
+        Some(&self.polling)
+    }
+}
+
+fn is_sleep(gap: &Duration) -> bool {
+    *gap >= Duration::from_micros(50)
+}
+
+/// Waits in vain for a few milliseconds.
+fn wait_in_vain(stepper: &Arc<Counted>) {
+    let waiter = Waiter::stepping(stepper.clone());
+    let ended = waiter.wait(Deadline::after(Duration::from_millis(5)), || None::<()>, |_| unreachable!("it parks"));
+    assert_eq!(ended, Err(TimedOut));
+}
+
+#[test]
+fn a_thread_that_polls_a_node_alone_takes_long_turns_and_parks() {
+    let stepper = Counted::beside(0);
+    assert_eq!(Waiter::stepping(stepper.clone()).poll_quickly(long(), || None::<()>), None);
+    assert_eq!(stepper.turns(), [STEPS_A_CLOCK; 3]);
+    wait_in_vain(&stepper);
+    assert!(stepper.turns().iter().all(|steps| *steps == STEPS_A_CLOCK), "{:?}", stepper.turns());
+    assert!(stepper.parked.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_thread_that_polls_a_node_beside_others_takes_short_turns_and_sleeps_by_time() {
+    let stepper = Counted::beside(1);
+    stepper.works.store(true, Ordering::Relaxed);
+    assert_eq!(Waiter::stepping(stepper.clone()).poll_quickly(long(), || None::<()>), None);
+    assert_eq!(stepper.turns(), []);
+    wait_in_vain(&stepper);
+    // It polls for 50 us, though there is work all the time, and then looks between two sleeps.
+    let sleeps = stepper.sleeps();
+    assert!(!sleeps.is_empty() && sleeps.iter().all(is_sleep), "{sleeps:?}");
+    stepper.works.store(false, Ordering::Relaxed);
+    wait_in_vain(&stepper);
+    assert!(stepper.turns().iter().all(|steps| *steps <= STEPS_BESIDE_OTHERS), "{:?}", stepper.turns());
+    assert_eq!(stepper.parked.load(Ordering::Relaxed), 0, "they step the node");
+    // As soon as it is alone it parks.
+    stepper.polling.store(0, Ordering::Relaxed);
+    wait_in_vain(&stepper);
+    assert!(stepper.parked.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_wait_on_a_node_that_always_has_work_ends_at_its_deadline() {
+    let stepper = Counted::beside(0);
+    stepper.works.store(true, Ordering::Relaxed);
+    wait_in_vain(&stepper);
+    assert_eq!(stepper.parked.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_the_step_of_another_thread_has_brought_needs_no_step() {
+    let stepper = Counted::beside(1);
+    let mut looks = 0;
+    let ready = || {
+        looks += 1;
+        (looks == 2).then_some(())
+    };
+    assert_eq!(Waiter::stepping(stepper.clone()).wait(long(), ready, |_| {}), Ok(()));
+    assert_eq!(stepper.turns(), []);
+}
+
+#[test]
+fn a_thread_counts_among_those_that_poll_a_node_while_it_polls() {
+    let stepper = Counted::beside(0);
+    let polling = || stepper.polling.load(Ordering::Relaxed);
+    let waiter = Waiter::stepping(stepper.clone());
+    let mut seen = Vec::new();
+    let ready = || {
+        seen.push(polling());
+        (stepper.parked.load(Ordering::Relaxed) > 0).then_some(())
+    };
+    assert_eq!(waiter.wait(long(), ready, |_| {}), Ok(()));
+    // Before it begins, while it polls, and when it has parked.
+    assert_eq!((seen[0], seen[1], *seen.last().unwrap()), (0, 1, 0));
+    wait_in_vain(&stepper);
+    assert_eq!(polling(), 0, "a wait has ended at its deadline");
+    let panics = || -> Option<()> { if polling() == 1 { panic!("a look that fails") } else { None } };
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waiter.poll_quickly(long(), panics))).unwrap_err();
+    assert_eq!(polling(), 0, "a look has failed");
 }
 
 #[test]
