@@ -147,14 +147,15 @@ impl Counted {
     fn turns(&self) -> Vec<u32> {
         self.turns.lock().unwrap().iter().map(|(_, steps)| *steps).collect()
     }
-    /// Times between turns, from the first of 50 us or more on, but for the last, which the
-    /// deadline may have made short.
-    fn sleeps(&self) -> Vec<Duration> {
+    /// It looks once between two sleeps: so it was the last five times.
+    fn rests(&self) -> bool {
         let turns = self.turns.lock().unwrap();
-        let gaps = turns.windows(2).map(|two| two[1].0.since(two[0].0));
-        let mut sleeps: Vec<Duration> = gaps.skip_while(|gap| !is_sleep(gap)).collect();
-        sleeps.pop();
-        sleeps
+        let last = &turns[turns.len().saturating_sub(6)..];
+        let is_sleep = |two: &[(Nanos, u32)]| two[1].0.since(two[0].0) >= Duration::from_micros(50);
+        last.len() == 6 && last.windows(2).all(is_sleep)
+    }
+    fn has_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -179,10 +180,6 @@ impl Stepper for Counted {
     }
 }
 
-fn is_sleep(gap: &Duration) -> bool {
-    *gap >= Duration::from_micros(50)
-}
-
 /// Waits in vain for a few milliseconds.
 fn wait_in_vain(stepper: &Arc<Counted>) {
     let waiter = Waiter::stepping(stepper.clone());
@@ -190,14 +187,21 @@ fn wait_in_vain(stepper: &Arc<Counted>) {
     assert_eq!(ended, Err(TimedOut));
 }
 
+/// Waits on it until that is so.
+fn wait_until(stepper: &Arc<Counted>, is_so: fn(&Counted) -> bool) {
+    let ready = || is_so(stepper).then_some(());
+    assert_eq!(Waiter::stepping(stepper.clone()).wait(long(), ready, |_| unreachable!("it parks")), Ok(()));
+}
+
 #[test]
 fn a_thread_that_polls_a_node_alone_takes_long_turns_and_parks() {
     let stepper = Counted::beside(0);
     assert_eq!(Waiter::stepping(stepper.clone()).poll_quickly(long(), || None::<()>), None);
     assert_eq!(stepper.turns(), [STEPS_A_CLOCK; 3]);
-    wait_in_vain(&stepper);
-    assert!(stepper.turns().iter().all(|steps| *steps == STEPS_A_CLOCK), "{:?}", stepper.turns());
-    assert!(stepper.parked.load(Ordering::Relaxed) > 0);
+    wait_until(&stepper, Counted::has_parked);
+    // The last turn found that it had parked after its first step.
+    let turns = stepper.turns();
+    assert!(turns[..turns.len() - 1].iter().all(|steps| *steps == STEPS_A_CLOCK), "{turns:?}");
 }
 
 #[test]
@@ -206,18 +210,17 @@ fn a_thread_that_polls_a_node_beside_others_takes_short_turns_and_sleeps_by_time
     stepper.works.store(true, Ordering::Relaxed);
     assert_eq!(Waiter::stepping(stepper.clone()).poll_quickly(long(), || None::<()>), None);
     assert_eq!(stepper.turns(), []);
-    wait_in_vain(&stepper);
-    // It polls for 50 us, though there is work all the time, and then looks between two sleeps.
-    let sleeps = stepper.sleeps();
-    assert!(!sleeps.is_empty() && sleeps.iter().all(is_sleep), "{sleeps:?}");
+    // Though there is work all the time.
+    wait_until(&stepper, Counted::rests);
     stepper.works.store(false, Ordering::Relaxed);
-    wait_in_vain(&stepper);
-    assert!(stepper.turns().iter().all(|steps| *steps <= STEPS_BESIDE_OTHERS), "{:?}", stepper.turns());
-    assert_eq!(stepper.parked.load(Ordering::Relaxed), 0, "they step the node");
+    stepper.turns.lock().unwrap().clear();
+    wait_until(&stepper, Counted::rests);
+    let turns = stepper.turns();
+    assert!(turns[..turns.len() - 1].iter().all(|steps| *steps == STEPS_BESIDE_OTHERS), "{turns:?}");
+    assert!(!stepper.has_parked(), "they step the node");
     // As soon as it is alone it parks.
     stepper.polling.store(0, Ordering::Relaxed);
-    wait_in_vain(&stepper);
-    assert!(stepper.parked.load(Ordering::Relaxed) > 0);
+    wait_until(&stepper, Counted::has_parked);
 }
 
 #[test]
@@ -225,7 +228,7 @@ fn a_wait_on_a_node_that_always_has_work_ends_at_its_deadline() {
     let stepper = Counted::beside(0);
     stepper.works.store(true, Ordering::Relaxed);
     wait_in_vain(&stepper);
-    assert_eq!(stepper.parked.load(Ordering::Relaxed), 0);
+    assert!(!stepper.has_parked());
 }
 
 #[test]
