@@ -425,6 +425,11 @@ pub(crate) enum Link {
     Far,
     /// 200 Mb/s, 2 ms, 200 packets: VMMC and TCP at the same time
     Shared,
+    /// The same: 2, 4 and 16 streams of VMMC at the same time, each between two nodes of its own,
+    /// from 3 s after their beginning on
+    Pairs,
+    /// The same: 1 MiB from each of 16 nodes to one, at the same time
+    Incast,
 }
 
 /// A peer, or none from an empty word.

@@ -195,6 +195,14 @@ pub(crate) const STREAM_BYTES: usize = 256 << 10;
 pub(crate) const STREAM_EXPORT_BYTES: u64 = 64 << 20;
 /// Messages of a stream that are under way at once: several times what any emulated link holds.
 pub(crate) const STREAM_TRANSFERS: usize = 32;
+/// Streams that share a link with their like.
+pub(crate) const PAIRS: [usize; 3] = [2, 4, 16];
+/// Time after which their shares are to be even.
+pub(crate) const PAIRS_AFTER: Duration = Duration::from_secs(3);
+/// Nodes that send to one at once.
+pub(crate) const INCAST_SENDERS: usize = 16;
+/// Bytes that each of them sends.
+pub(crate) const INCAST_BYTES: u64 = 1 << 20;
 /// Time from the begin of the streams of `vmmc ping --load` until pings beside them are counted:
 /// enough for the stream to fill what there is to fill.
 pub(crate) const LOAD_BEGINS: Duration = Duration::from_millis(500);

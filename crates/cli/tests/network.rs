@@ -38,6 +38,33 @@ fn a_network_bench_measures_every_carrier_or_says_what_it_needs() {
 }
 
 #[test]
+fn streams_among_their_like_and_nodes_that_send_to_one_are_measured_at_the_same_time() {
+    let args = ["bench", "network", "--json", "--runs", "1", "--time-ms", "500", "--link", "pairs,incast"];
+    let output = vmmc(&[&args[..], &["--peers", ""]].concat());
+    let said = text(&output.stderr);
+    if said.contains("this needs root") {
+        return eprintln!("skipped: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let rows = report["rows"].as_array().expect("rows are a list");
+    let all = |path: &str, of: &str, figure: &str| -> Vec<f64> {
+        let ours = rows.iter().filter(|r| r["path"] == path && r["op"].as_str().is_some_and(|op| op.ends_with(of)));
+        ours.map(|row| row[figure].as_f64().unwrap_or_else(|| panic!("{row}"))).collect()
+    };
+    for count in [2, 4, 16] {
+        let rates = all("pairs", &format!(" of {count}"), "bytes_per_s");
+        let sum: f64 = rates.iter().sum();
+        // Together they are not faster than the link, give or take the message that each has begun.
+        let most = 25e6 + count as f64 * 2.0 * 262_144.0;
+        assert!(rates.len() == count && sum > 0.0 && sum < most, "{rates:?}");
+    }
+    let times = all("incast", " of 16", "p50_ns");
+    // The last one has waited for all: 16 MiB of 200 Mb/s.
+    assert!(times.len() == 16 && times.iter().copied().fold(0.0, f64::max) > 671e6, "{times:?}");
+}
+
+#[test]
 fn who_may_not_make_namespaces_is_told_what_it_takes() {
     if let Some(why) = no_other_user() {
         return eprintln!("skipped: {why}");

@@ -68,7 +68,7 @@ mod tests;
 
 pub use hosted::{Hosted, HostedError, HostedOptions};
 pub use links::{
-    Goal, GoalSummary, LinkFailure, LinkOptions, LinkReport, LinkSweep, Moment, Shape, TcpKind, run_links,
+    Goal, GoalSummary, LinkFailure, LinkOptions, LinkReport, LinkSweep, Moment, Shape, TcpKind, jain, run_links,
     run_links_many,
 };
 pub use many::{Sweep, run_many};

@@ -82,7 +82,12 @@ const PING: &str = "ping p99, ms";
 const SIZE: &str = "size found, ms";
 
 /// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
-pub(crate) fn jain(shares: &[f64]) -> f64 {
+///
+/// ```
+/// assert_eq!(vmmc_sim::jain(&[2.0, 2.0]), 1.0);
+/// assert_eq!(vmmc_sim::jain(&[2.0, 0.0]), 0.5);
+/// ```
+pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }

@@ -28,7 +28,7 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-pub use goals::Goal;
+pub use goals::{Goal, jain};
 pub use report::{LinkFailure, LinkOptions, LinkReport, Moment};
 pub use scenario::Shape;
 pub use sweep::{GoalSummary, LinkSweep, run_links_many};

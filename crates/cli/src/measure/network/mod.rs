@@ -39,13 +39,11 @@ pub(crate) enum Carrier {
     /// TCP with this congestion control of the kernel.
     Tcp(&'static str),
     /// Two nodes.
-    Vmmc {
-        /// They encrypt.
-        sealed: bool,
-        /// Their congestion control; none: the default.
-        congestion: Option<CongestionControl>,
-    },
+    Vmmc(Vmmc),
 }
+
+/// Whether nodes encrypt, and their congestion control; none: the default.
+pub(crate) type Vmmc = (bool, Option<CongestionControl>);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +199,43 @@ impl World {
         Ok([rate(Some(first))?, rate(Some(second))?])
     }
 
+    /// Measures so many streams of VMMC at once over a link like this, each between two nodes of its
+    /// own, for a time that begins `after` they do.
+    pub(crate) fn pairs(
+        &self,
+        conditions: Conditions,
+        (sealed, congestion): Vmmc,
+        count: usize,
+        (after, time): (Duration, Duration),
+    ) -> Result<Vec<Sample>, TaskError> {
+        self.wire.change(conditions);
+        let start = |_| vmmc::Nodes::start(&self.homes, sealed, congestion, 1);
+        let pairs = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
+        let streams = pairs.iter().map(|pair| pair.share(after, time)).collect::<Result<Vec<_>, _>>()?;
+        let share = |stream: Pending<Result<f64, TaskError>>| {
+            Ok(Sample::Bandwidth { bytes_per_s: stream.wait(crate::limits::MEASUREMENT_WAIT)?? })
+        };
+        streams.into_iter().map(share).collect()
+    }
+
+    /// Measures how long so many bytes of each of so many nodes take to one, all at the same time.
+    pub(crate) fn incast(
+        &self,
+        conditions: Conditions,
+        (sealed, congestion): Vmmc,
+        senders: usize,
+        bytes: u64,
+    ) -> Result<Vec<Sample>, TaskError> {
+        self.wire.change(conditions);
+        let times = vmmc::Nodes::start(&self.homes, sealed, congestion, senders)?.converge(bytes)?;
+        let sample = |took: Duration| Sample::latency(&mut [took.as_nanos() as f64], 1.0);
+        Ok(times.into_iter().filter_map(sample).collect())
+    }
+
     fn ends(&self, carrier: Carrier) -> Result<Box<dyn Ends + '_>, TaskError> {
         Ok(match carrier {
             Carrier::Tcp(control) => Box::new(tcp::Tcp { homes: &self.homes, control }),
-            Carrier::Vmmc { sealed, congestion } => Box::new(vmmc::Nodes::start(&self.homes, sealed, congestion)?),
+            Carrier::Vmmc((sealed, congestion)) => Box::new(vmmc::Nodes::start(&self.homes, sealed, congestion, 1)?),
         })
     }
 }
