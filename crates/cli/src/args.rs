@@ -428,6 +428,8 @@ pub(crate) enum Link {
     /// The same: 2, 4 and 16 streams of VMMC at the same time, each between two nodes of its own,
     /// from 3 s after their beginning on
     Pairs,
+    /// The same, each stream 150 ms after the one before
+    PairsLate,
     /// The same: 1 MiB from each of 16 nodes to one, at the same time
     Incast,
 }

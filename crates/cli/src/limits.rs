@@ -197,6 +197,8 @@ pub(crate) const STREAM_EXPORT_BYTES: u64 = 64 << 20;
 pub(crate) const STREAM_TRANSFERS: usize = 32;
 /// Streams that share a link with their like.
 pub(crate) const PAIRS: [usize; 3] = [2, 4, 16];
+/// Time between their beginnings, where they begin one after the other.
+pub(crate) const PAIRS_APART: Duration = Duration::from_millis(150);
 /// Time after which their shares are to be even.
 pub(crate) const PAIRS_AFTER: Duration = Duration::from_secs(3);
 /// Nodes that send to one at once.

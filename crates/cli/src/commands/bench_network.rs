@@ -6,7 +6,7 @@
 use super::bench::{show, verdict};
 use crate::args::{Bench, Link, MaybePeer};
 use crate::failure::Failure;
-use crate::limits::{INCAST_BYTES, INCAST_SENDERS, PAIRS, PAIRS_AFTER, STREAM_BYTES};
+use crate::limits::{INCAST_BYTES, INCAST_SENDERS, PAIRS, PAIRS_AFTER, PAIRS_APART, STREAM_BYTES};
 use crate::machine::{Machine, Quiet};
 use crate::measure::TaskError;
 use crate::measure::network::{Carrier, Conditions, Load, Vmmc, World};
@@ -43,7 +43,7 @@ fn conditions(link: Link) -> Conditions {
         Link::WanShallow => Conditions { queue_packets: 50, ..wan },
         Link::WanReorder => Conditions { late: 3_000, ..wan },
         Link::Far => Conditions { one_way_us: 20_000, lost: 10, ..far },
-        Link::Shared | Link::Pairs | Link::Incast => Conditions { one_way_us: 2_000, ..far },
+        Link::Shared | Link::Pairs | Link::PairsLate | Link::Incast => Conditions { one_way_us: 2_000, ..far },
     }
 }
 
@@ -104,7 +104,8 @@ fn plan(world: &Rc<World>, links: &[Link], carriers: &[(&'static str, Carrier)],
     for &link in links {
         match link {
             Link::Shared => add_shared(&mut plan, world, link, carriers, time),
-            Link::Pairs => PAIRS.iter().for_each(|&count| add_pairs(&mut plan, world, carriers, count, time)),
+            Link::Pairs => add_pairs(&mut plan, world, link, carriers, (Duration::ZERO, PAIRS_AFTER, time)),
+            Link::PairsLate => add_pairs(&mut plan, world, link, carriers, (PAIRS_APART, PAIRS_AFTER, time)),
             Link::Incast => add_incast(&mut plan, world, carriers),
             _ => add_alone(&mut plan, world, link, carriers, time),
         }
@@ -136,12 +137,18 @@ fn add_shared(plan: &mut Plan, world: &Rc<World>, link: Link, carriers: &[(&'sta
     }
 }
 
-/// Streams of VMMC among their like.
-fn add_pairs(plan: &mut Plan, world: &Rc<World>, carriers: &[(&'static str, Carrier)], count: usize, time: Duration) {
-    for (series, vmmc) in ours(carriers) {
+/// Streams of VMMC among their like; see [`World::pairs`].
+fn add_pairs(
+    plan: &mut Plan,
+    world: &Rc<World>,
+    link: Link,
+    carriers: &[(&'static str, Carrier)],
+    times: (Duration, Duration, Duration),
+) {
+    for (count, (series, vmmc)) in PAIRS.iter().flat_map(|count| ours(carriers).map(|ours| (*count, ours))) {
         let world = Rc::clone(world);
-        let all = move || world.pairs(conditions(Link::Pairs), vmmc, count, (PAIRS_AFTER, time));
-        let of = |one: usize| key(series, Link::Pairs, &format!("pair {one} of {count}"), STREAM_BYTES as u64);
+        let all = move || world.pairs(conditions(link), vmmc, count, times);
+        let of = |one: usize| key(series, link, &format!("pair {one} of {count}"), STREAM_BYTES as u64);
         add_together(plan, (1..=count).map(of).collect(), all);
     }
 }
@@ -221,11 +228,12 @@ fn text(report: &Report) -> String {
     if !shares.is_empty() {
         let _ = write!(out, "\n{}", table::align(&["link", "at the same time", "Mb/s", "spread"], &shares, 2));
     }
-    let pairs: Vec<Vec<String>> = PAIRS.iter().flat_map(|count| pairs_lines(report, *count)).collect();
+    let pairs = [Link::Pairs, Link::PairsLate].into_iter().flat_map(|link| PAIRS.map(|count| (link, count)));
+    let pairs: Vec<Vec<String>> = pairs.flat_map(|(link, count)| pairs_lines(report, link, count)).collect();
     if !pairs.is_empty() {
         let header = ["link", "streams", "Mb/s in all", "smallest", "largest", "Jain's index", "spread"];
         let _ = write!(out, "\n{}", table::align(&header, &pairs, 2));
-        let _ = writeln!(out, "from {} s after the beginning of the streams on", PAIRS_AFTER.as_secs());
+        let _ = writeln!(out, "from {} s after the beginning of the last stream on", PAIRS_AFTER.as_secs());
     }
     let incast = incast_lines(report);
     if !incast.is_empty() {
@@ -257,16 +265,16 @@ fn spread_cells(values: impl Iterator<Item = f64>, digits: usize) -> [String; 2]
 }
 
 /// A line for each kind of node.
-fn pairs_lines(report: &Report, count: usize) -> Vec<Vec<String>> {
+fn pairs_lines(report: &Report, link: Link, count: usize) -> Vec<Vec<String>> {
     let mbit = |bytes: f64| bytes * 8.0 / 1e6;
-    let all = together(report, Link::Pairs, &format!(" of {count}"));
+    let all = together(report, link, &format!(" of {count}"));
     let line = |(series, runs): (&str, Vec<Vec<f64>>)| {
         let cells = |of: fn(&[f64]) -> f64| spread_cells(runs.iter().map(|run| mbit(of(run))), 1);
         let [sum, _] = cells(|run| run.iter().sum());
         let [least, _] = cells(|run| run.iter().copied().fold(f64::INFINITY, f64::min));
         let [most, _] = cells(|run| run.iter().copied().fold(0.0, f64::max));
         let [index, spread] = spread_cells(runs.iter().map(|run| jain(run)), 3);
-        vec![name(Link::Pairs), format!("{count} of {series}"), sum, least, most, index, spread]
+        vec![name(link), format!("{count} of {series}"), sum, least, most, index, spread]
     };
     all.into_iter().filter(|(_, runs)| !runs.is_empty()).map(line).collect()
 }
@@ -396,7 +404,10 @@ mod tests {
         };
         assert_eq!(cells("pairs  2 of vmmc"), ["24.0", "8.0", "16.0", "0.900", "0.800", "..", "1.000"], "{text}");
         assert_eq!(cells("pairs  4 of vmmc"), ["64.0", "16.0", "16.0", "1.000", "1.000", "..", "1.000"], "{text}");
-        assert!(!text.contains("16 of vmmc") && !text.contains("nodes to one"), "{text}");
+        assert!(
+            !text.contains("16 of vmmc") && !text.contains("pairs-late") && !text.contains("nodes to one"),
+            "{text}"
+        );
     }
 
     #[test]

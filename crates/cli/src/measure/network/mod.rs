@@ -200,22 +200,28 @@ impl World {
     }
 
     /// Measures so many streams of VMMC at once over a link like this, each between two nodes of its
-    /// own, for a time that begins `after` they do.
+    /// own, which begin so far `apart`, for a time that begins `after` the last one does.
     pub(crate) fn pairs(
         &self,
         conditions: Conditions,
         (sealed, congestion): Vmmc,
         count: usize,
-        (after, time): (Duration, Duration),
+        (apart, after, time): (Duration, Duration, Duration),
     ) -> Result<Vec<Sample>, TaskError> {
         self.wire.change(conditions);
         let start = |_| vmmc::Nodes::start(&self.homes, sealed, congestion, 1);
         let pairs = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
-        let streams = pairs.iter().map(|pair| pair.share(after, time)).collect::<Result<Vec<_>, _>>()?;
-        let share = |stream: Pending<Result<f64, TaskError>>| {
+        let begun = Instant::now();
+        let share = |(pair, later): (&vmmc::Nodes<'_>, u32)| {
+            let to_come = apart * (count as u32 - 1 - later);
+            std::thread::sleep((apart * later).saturating_sub(begun.elapsed()));
+            pair.share(to_come + after, time)
+        };
+        let streams = pairs.iter().zip(0..).map(share).collect::<Result<Vec<_>, _>>()?;
+        let rate = |stream: Pending<Result<f64, TaskError>>| {
             Ok(Sample::Bandwidth { bytes_per_s: stream.wait(crate::limits::MEASUREMENT_WAIT)?? })
         };
-        streams.into_iter().map(share).collect()
+        streams.into_iter().map(rate).collect()
     }
 
     /// Measures how long so many bytes of each of so many nodes take to one, all at the same time.
