@@ -199,8 +199,8 @@ impl World {
         Ok([rate(Some(first))?, rate(Some(second))?])
     }
 
-    /// Measures so many streams of VMMC at once over a link like this, each between two nodes of its
-    /// own, which begin so far `apart`, for a time that begins `after` the last one does.
+    /// Measures so many streams of VMMC at once over a link like this, each between two nodes of
+    /// its own, which begin so far `apart`, for a time that begins `after` the last one does.
     pub(crate) fn pairs(
         &self,
         conditions: Conditions,
