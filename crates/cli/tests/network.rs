@@ -6,18 +6,23 @@ mod common;
 
 use common::{Folder, as_nobody, fails, no_other_user, text, vmmc};
 
+/// The report of one run with these options; none, and a word about it, where it needs more rights.
+fn measured(options: &[&str]) -> Option<serde_json::Value> {
+    let output = vmmc(&[&["bench", "network", "--json", "--runs", "1"], options].concat());
+    let said = text(&output.stderr);
+    if said.contains("this needs root") {
+        eprintln!("skipped: {said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(serde_json::from_slice(&output.stdout).expect("it prints JSON"))
+}
+
 #[test]
 fn a_network_bench_measures_every_carrier_or_says_what_it_needs() {
     let page = Folder::new();
     let html = page.file("network.html");
-    let args = ["bench", "network", "--json", "--runs", "1", "--time-ms", "200", "--link", "lan,shared"];
-    let output = vmmc(&[&args[..], &["--html", &html]].concat());
-    let said = text(&output.stderr);
-    if said.contains("this needs root") {
-        return eprintln!("skipped: {said}");
-    }
-    assert!(output.status.success(), "{said}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let Some(report) = measured(&["--time-ms", "200", "--link", "lan,shared", "--html", &html]) else { return };
     let rows = report["rows"].as_array().expect("rows are a list");
     let carriers = ["cubic", "bbr", "vmmc"];
     let missing = report["missing"].to_string();
@@ -39,14 +44,8 @@ fn a_network_bench_measures_every_carrier_or_says_what_it_needs() {
 
 #[test]
 fn streams_among_their_like_and_nodes_that_send_to_one_are_measured_at_the_same_time() {
-    let args = ["bench", "network", "--json", "--runs", "1", "--time-ms", "500", "--link", "pairs,incast"];
-    let output = vmmc(&[&args[..], &["--peers", ""]].concat());
-    let said = text(&output.stderr);
-    if said.contains("this needs root") {
-        return eprintln!("skipped: {said}");
-    }
-    assert!(output.status.success(), "{said}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let options = ["--time-ms", "500", "--link", "pairs,incast", "--peers", ""];
+    let Some(report) = measured(&options) else { return };
     let rows = report["rows"].as_array().expect("rows are a list");
     let all = |path: &str, of: &str, figure: &str| -> Vec<f64> {
         let ours = rows.iter().filter(|r| r["path"] == path && r["op"].as_str().is_some_and(|op| op.ends_with(of)));
