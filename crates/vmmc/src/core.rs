@@ -261,7 +261,7 @@ impl Core {
     }
 
     /// `words`: words of memory are waited for. `fds`: a change of these ends a sleep, too; `ready`
-    /// asks about them. It is told whether a sleep follows.
+    /// asks about them. It is told whether a sleep follows that has been announced.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Deadline,
@@ -271,9 +271,9 @@ impl Core {
     ) -> Result<T, End> {
         let ready = RefCell::new(ready);
         let found: Cell<Option<T>> = Cell::new(None);
-        let look = || {
+        let look = |announced| {
             self.collect();
-            let now = (ready.borrow_mut())(true);
+            let now = (ready.borrow_mut())(announced);
             let some = now.is_some();
             found.set(now);
             some || self.hot.state() != ALIVE

@@ -148,9 +148,9 @@ pub const ENDPOINT_POLLED_MAX: usize = 64;
 /// Polls that find nothing of a sender, after which it is not polled any more: some 200 us.
 pub const QUIET_AFTER_POLLS: u32 = 1 << 13;
 /// Sleeps of a wait for messages, ns. All that sends one wakes the sleeper, so this is for what
-/// goes wrong; five wake-ups a second, at which it looks at all senders, cost a thousandth of a
-/// core with a thousand of them.
-pub(crate) const ANNOUNCED_SLEEPS: TimedSleeps = TimedSleeps::new(200_000_000, 200_000_000);
+/// goes wrong: before each the waiter looks at all senders, of which a thousand take 0.2 to 2 ms,
+/// for each has a page of its own.
+pub(crate) const ANNOUNCED_SLEEPS: TimedSleeps = TimedSleeps::new(500_000_000, 500_000_000);
 /// Polls of senders between two of the board, and of the ring of those that connect.
 pub const BOARD_POLL_EVERY: u32 = 8;
 /// Time for which a sender of another node takes it that its channel is polled after a message:

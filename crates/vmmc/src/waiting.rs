@@ -184,19 +184,20 @@ impl Waiting {
     }
 
     /// Blocks until something may have come or the deadline passes. `look` collects what has come
-    /// and returns whether the caller has what it wants; `flags` show wakers that this process
-    /// sleeps. While another thread sleeps, which may show fewer of them, this one blocks for
+    /// and returns whether the caller has what it wants; it is told whether the sleep is announced,
+    /// so that what comes after the look ends it. `flags` show wakers that this process sleeps.
+    /// While another thread sleeps, which may show fewer of them, this one blocks for
     /// `follow_max` at most.
     pub(crate) fn block(
         &self,
         flags: &[&AtomicU64],
         (deadline, follow_max): (Deadline, Duration),
-        look: &mut dyn FnMut() -> bool,
+        look: &mut dyn FnMut(bool) -> bool,
         fds: Option<&Descriptors<'_>>,
     ) {
         let epoch = self.epoch.load(Ordering::SeqCst);
         self.followers.fetch_add(1, Ordering::SeqCst);
-        if !look() {
+        if !look(false) {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.block_unless_changed(flags, (deadline, follow_max), look, (fds, epoch));
         }
@@ -207,7 +208,7 @@ impl Waiting {
         &self,
         flags: &[&AtomicU64],
         (deadline, follow_max): (Deadline, Duration),
-        look: &mut dyn FnMut() -> bool,
+        look: &mut dyn FnMut(bool) -> bool,
         (fds, epoch): (Option<&Descriptors<'_>>, u64),
     ) {
         let mut turn = self.lock();
@@ -253,12 +254,12 @@ impl Waiting {
         &self,
         flags: &[&AtomicU64],
         deadline: Deadline,
-        look: &mut dyn FnMut() -> bool,
+        look: &mut dyn FnMut(bool) -> bool,
         fds: Option<&Descriptors<'_>>,
     ) {
         self.wake.drain();
         flags.iter().for_each(|flag| announce_sleep(flag));
-        if !look() {
+        if !look(true) {
             self.poll_until(deadline, fds);
         }
         flags.iter().for_each(|flag| retract_sleep(flag));
@@ -288,4 +289,27 @@ impl Waiting {
 fn ring(bell: &OwnedFd) {
     // A full counter has rung already.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmmc_host::Nanos;
+    use vmmc_host::wait::wake_pair;
+
+    #[test]
+    fn a_look_is_told_whether_the_sleep_is_announced() {
+        let (wake, _) = wake_pair().expect("a pair");
+        let waiting = Waiting::new(Waiter::new(), wake).expect("a waiter");
+        let asleep = AtomicU64::new(0);
+        let mut looks = Vec::new();
+        let mut look = |announced: bool| {
+            looks.push((announced, asleep.load(Ordering::Relaxed) > 0));
+            // What came before the announcement woke nobody, and is found by the second look.
+            announced
+        };
+        waiting.block(&[&asleep], (Deadline(Nanos::MAX), Duration::MAX), &mut look, None);
+        assert_eq!(looks, [(false, false), (true, true)]);
+        assert_eq!((asleep.load(Ordering::Relaxed), waiting.sleeps.load(Ordering::Relaxed)), (0, 1));
+    }
 }
