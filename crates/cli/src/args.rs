@@ -11,7 +11,7 @@ use crate::commands::supervise::RunAs;
 use crate::commands::top::Sort;
 use crate::failure::EXIT_CODES;
 use crate::limits::{DEMO_RUNS, MEASURE_TIME, NETWORK_RUNS, NETWORK_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
-use crate::report::units::parse_size;
+use crate::report::units::parse_size_or_zero;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -311,8 +311,9 @@ pub(crate) struct Bench {
     /// Between whom; several, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) path: Vec<Path>,
-    /// Message sizes, for example 8,1K,64K,1M [default: by what is measured]
-    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
+    /// Message sizes, for example 8,1K,64K,1M; of calls (`rpc`) also 0 [default: by what is
+    /// measured]
+    #[arg(long, value_delimiter = ',', value_parser = parse_size_or_zero)]
     pub(crate) sizes: Vec<u64>,
     /// Other systems to measure; `--peers ''` for none [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_parser = parse_peer)]

@@ -161,6 +161,15 @@ fn every_bench_measures_every_path() {
 }
 
 #[test]
+fn calls_without_a_result_have_size_0() {
+    let args = ["bench", "rpc", "--json", "--path", "embedded", "--sizes", "0", "--runs", "1", "--time-ms", "3"];
+    let report = json(&[&args[..], &["--peers", ""]].concat());
+    let rows = report["rows"].as_array().expect("rows are a list");
+    let called = |op: &str| rows.iter().any(|r| r["op"] == op && r["p50_ns"].as_f64() > Some(0.0));
+    assert!(called("2-way wait") && called("3-way wait") && rows.iter().all(|r| r["size_bytes"] == 0), "{report}");
+}
+
+#[test]
 fn the_demo_moves_a_file_and_measures() {
     let folder = Folder::new();
     let file = folder.file("data");

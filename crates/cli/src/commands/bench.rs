@@ -31,6 +31,12 @@ pub(crate) const MESSAGE_STREAM: &str = "stream";
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
+    if bench.what != What::Rpc && bench.sizes.contains(&0) {
+        return Err(Failure::Usage(
+            "--sizes 0 is for calls without a result, which only `vmmc bench rpc` makes; write for example 8, 64K or 1M"
+                .into(),
+        ));
+    }
     if bench.what == What::Utlb {
         return super::bench_utlb::run(&bench.output, bench.check);
     }

@@ -68,6 +68,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// The same of what may be empty.
+pub(crate) fn parse_size_or_zero(text: &str) -> Result<u64, String> {
+    if text.trim() == "0" { Ok(0) } else { parse_size(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
