@@ -44,6 +44,7 @@ impl<T, O> Calls<T, O> {
     }
 
     /// Makes a record; `key` is one that nobody guesses. None: there are too many.
+    #[inline(always)] // a record is made where it stays
     pub(crate) fn begin(&mut self, key: u64, deadline: Nanos, waits: T) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,

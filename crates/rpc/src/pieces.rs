@@ -77,6 +77,7 @@ pub(crate) enum Whole<T> {
 }
 
 impl<T> Whole<T> {
+    #[inline]
     fn of(came: Option<T>) -> Whole<T> {
         came.map_or(Whole::Nonsense, Whole::Came)
     }
@@ -123,6 +124,7 @@ impl Collected {
     }
 
     /// The last message of a call has come.
+    #[inline]
     pub(crate) fn request(&mut self, from: Channel, head: &Request, body: &[u8], frame: Option<Frame>) -> Whole<Body> {
         match self.take(from, head.id) {
             Pieces::None => Whole::of(split(head.arguments, body, frame, 0)),
@@ -148,10 +150,12 @@ impl Collected {
         Whole::of(body.map(|body| (origin, body)))
     }
 
+    #[inline]
     fn take(&mut self, from: Channel, id: CallId) -> Pieces {
-        if self.calls.is_empty() && self.refused.is_empty() {
-            return Pieces::None;
-        }
+        if self.calls.is_empty() && self.refused.is_empty() { Pieces::None } else { self.take_of(from, id) }
+    }
+
+    fn take_of(&mut self, from: Channel, id: CallId) -> Pieces {
         if self.refused.remove(&from) == Some(id) {
             return Pieces::TooMany;
         }
@@ -207,6 +211,7 @@ fn split_pieces(arguments: u32, mut bytes: Vec<u8>, frame: Option<Frame>, at: us
 
 /// Arguments and bulk of a call: in the control message, or in a frame from byte `at` on. None: the
 /// arguments are longer than what came.
+#[inline]
 fn split(arguments: u32, body: &[u8], frame: Option<Frame>, at: u64) -> Option<Body> {
     let len = u64::from(arguments);
     match frame {

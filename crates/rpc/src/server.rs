@@ -585,6 +585,7 @@ impl Serving {
         Some(link)
     }
 
+    #[inline]
     fn admit(&mut self, link: Arc<Link>, head: Request, from: Sender, body: Body) {
         if self.shared.stop.load(Ordering::Acquire) {
             return;

@@ -165,8 +165,10 @@ impl Message {
     }
 
     /// Takes the payload out, which then is the caller's until it is dropped.
+    #[inline]
     pub fn take_payload(&mut self) -> Option<Frame> {
-        self.payload.take()
+        // Most have none, and then nothing is moved.
+        if self.payload.is_some() { self.payload.take() } else { None }
     }
 
     /// If its payload went by token: by which, and how many bytes are in the buffer of that; or why

@@ -129,7 +129,7 @@ impl Inner {
                 self.take(known, message, (NO_CALL, &mut None), &mut settled);
             }
             drop(known);
-            self.tell(settled);
+            self.tell(&mut settled);
             drop(answers);
             self.pass_turn();
         }
@@ -262,7 +262,7 @@ impl Inner {
         let mut settled = Settled::default();
         self.take(&mut self.known(), message, (own, outcome), &mut settled);
         let continued = !settled.continued.is_empty();
-        self.tell(settled);
+        self.tell(&mut settled);
         continued
     }
 
@@ -348,8 +348,15 @@ impl Inner {
     }
 
     /// Tells those who wait, with no lock held.
-    fn tell(&self, settled: Settled) {
-        let Settled { continued, woken, fetched } = settled;
+    #[inline]
+    fn tell(&self, settled: &mut Settled) {
+        if !settled.is_empty() {
+            self.tell_all(settled);
+        }
+    }
+
+    fn tell_all(&self, settled: &mut Settled) {
+        let Settled { continued, woken, fetched } = std::mem::take(settled);
         if !continued.is_empty() {
             self.ready.push(continued);
         }
@@ -377,7 +384,7 @@ impl Inner {
             });
             look
         };
-        self.tell(settled);
+        self.tell(&mut settled);
         over.into_iter().for_each(|id| self.withdraw(id));
         if look {
             if let Some(error) = self.broken() {
@@ -396,7 +403,7 @@ impl Inner {
     fn lose(&self, error: impl Fn(String) -> RpcError) {
         let mut settled = Settled::default();
         self.known().calls.lose(|_, waits| settled.sort(&mut waits.sink, Err(error(self.service.clone()))));
-        self.tell(settled);
+        self.tell(&mut settled);
     }
 
     /// Runs continuations, each once.
@@ -476,6 +483,10 @@ struct Settled {
 }
 
 impl Settled {
+    fn is_empty(&self) -> bool {
+        self.continued.is_empty() && self.woken.is_empty() && !self.fetched
+    }
+
     /// Sorts an outcome by who gets it: gives it back if it is to be fetched.
     fn sort(&mut self, sink: &mut Sink, outcome: Outcome) -> Option<Outcome> {
         match std::mem::replace(sink, Sink::Fetched(None)) {

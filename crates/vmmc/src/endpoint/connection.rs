@@ -222,6 +222,7 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
+    #[inline]
     pub fn send_within<'a>(
         &mut self,
         control: &[u8],
@@ -229,6 +230,21 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(), MessageError> {
         let len = payload.len_bytes();
+        // Where a message is stored at once no result is moved, and so none waits behind its stores.
+        if len == 0 && self.send_at_once(&[], control) {
+            return Ok(());
+        }
+        self.send_with_room(control, payload, len, timeout)
+    }
+
+    /// The same of what has a payload, goes through the node, or finds no room yet.
+    fn send_with_room<'a>(
+        &mut self,
+        control: &[u8],
+        payload: impl Source<'a>,
+        len: u64,
+        timeout: Duration,
+    ) -> Result<(), MessageError> {
         if control.len() > CONTROL_MESSAGE_BYTES_MAX {
             return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
         }
