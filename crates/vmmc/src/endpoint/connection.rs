@@ -230,7 +230,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(), MessageError> {
         let len = payload.len_bytes();
-        // Where a message is stored at once no result is moved, and so none waits behind its stores.
+        // Where a message is stored at once no result is moved, which would wait for its stores.
         if len == 0 && self.send_at_once(&[], control) {
             return Ok(());
         }
