@@ -4,7 +4,7 @@
 //! Invariant: no tool is needed; a tool that hangs is killed.
 
 use crate::args::{Peer, What};
-use crate::commands::bench::{MESSAGE, MESSAGE_STREAM};
+use crate::commands::bench::{COLLECTIVE_BYTES, MEMBERS, MESSAGE, MESSAGE_STREAM, of_members};
 use crate::machine::core_pair;
 use crate::measure::plan::{Plan, Source};
 use crate::measure::stats::Sample;
@@ -29,7 +29,10 @@ const BANDWIDTH_BYTES: u64 = 512 << 20;
 const FULL_TIME: Duration = Duration::from_millis(100);
 /// What a tool does not report: `null` in JSON, empty in a table.
 const UNKNOWN: f64 = f64::NAN;
-/// The C program that stands for MPI: ping-pong and stream.
+/// A collective call of more members than processors takes up to some hundred times as long as a
+/// message, so there are this many times fewer.
+const CALLS_FEWER: u64 = 10;
+/// The C program that stands for MPI: ping-pong, stream, barrier and allreduce.
 const MPI_SOURCE: &str = include_str!("external/mpi.c");
 /// The C program that stands for ONC RPC: server and client.
 const SUNRPC_SOURCE: &str = include_str!("external/sunrpc.c");
@@ -49,6 +52,22 @@ enum MpiOver {
     Best,
     /// TCP, as between machines.
     Tcp,
+}
+
+/// Settings of Open MPI, of its versions 4 and 5, by which more ranks may run than there are
+/// processors.
+const MPI_OVERSUBSCRIBED: [(&str, &str); 2] =
+    [("OMPI_MCA_rmaps_base_oversubscribe", "1"), ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")];
+
+/// What is measured of a tool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exercise {
+    /// Half of a round trip, or all of a call.
+    Latency,
+    Bandwidth,
+    /// Collective calls of so many ranks.
+    Barrier(u32),
+    Allreduce(u32),
 }
 
 /// Settings of Open MPI, and of MPICH over UCX or libfabric, by which messages within a machine go
@@ -175,21 +194,28 @@ impl Tool {
         if !latency && matches!(self.kind, Kind::Libfabric { .. } | Kind::Iceoryx2 { .. }) {
             return;
         }
-        let mut add = |op: Option<&str>, latency: bool| {
+        let mut add = |op: Option<&str>, exercise: Exercise| {
             let (series, op) = (self.series.into(), op.map(Into::into));
             let key = Key { series, path: "tool".into(), op, size_bytes: size, asleep_us: None };
             let tool = self.clone();
-            let measure = move |size| tool.measure(latency, size, iterations(latency, size, time));
+            let measure = move |size| tool.measure(exercise, size, iterations(exercise, size, time));
             plan.add(key, Source::Tool(Box::new(measure)));
         };
-        if what == What::Mp {
-            add(Some(MESSAGE), true);
-            return add(Some(MESSAGE_STREAM), false);
+        if what != What::Mp {
+            return add(None, if latency { Exercise::Latency } else { Exercise::Bandwidth });
         }
-        add(None, latency);
+        add(Some(MESSAGE), Exercise::Latency);
+        add(Some(MESSAGE_STREAM), Exercise::Bandwidth);
+        if size == COLLECTIVE_BYTES && matches!(self.kind, Kind::Mpi { .. }) {
+            for members in MEMBERS {
+                add(Some(&of_members("barrier", members)), Exercise::Barrier(members));
+                add(Some(&of_members("allreduce", members)), Exercise::Allreduce(members));
+            }
+        }
     }
 
-    fn measure(&self, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
+    fn measure(&self, exercise: Exercise, size: u64, count: u64) -> Result<Sample, String> {
+        let latency = exercise != Exercise::Bandwidth;
         match &self.kind {
             Kind::Ucx { transports } => {
                 ucx(transports, if latency { "ucp_put_lat" } else { "ucp_put_bw" }, size, count)
@@ -207,7 +233,7 @@ impl Tool {
             },
             Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size, count),
             Kind::Mpi { over, program } => match program.get_or_init(compile_mpi) {
-                Ok(compiled) => mpi(*over, &compiled.0.join("mpi"), latency, size, count),
+                Ok(compiled) => mpi(*over, &compiled.0.join("mpi"), exercise, size, count),
                 Err(why) => Err(format!("mpicc failed: {why}")),
             },
         }
@@ -215,12 +241,12 @@ impl Tool {
 }
 
 /// Iterations for a size and the time that the measurement aims at.
-fn iterations(latency: bool, size: u64, time: Duration) -> u64 {
+fn iterations(exercise: Exercise, size: u64, time: Duration) -> u64 {
     let share = |full: u64| (full as f64 * time.div_duration_f64(FULL_TIME).min(1.0)) as u64;
-    if latency {
-        share(LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200)
-    } else {
-        share((BANDWIDTH_BYTES / size).min(50_000)).max(16)
+    match exercise {
+        Exercise::Latency => share(LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200),
+        Exercise::Bandwidth => share((BANDWIDTH_BYTES / size).min(50_000)).max(16),
+        Exercise::Barrier(_) | Exercise::Allreduce(_) => share(LATENCY_ITERATIONS / CALLS_FEWER).max(100),
     }
 }
 
@@ -320,20 +346,26 @@ fn compile(name: &str, text: &str, compiler: &str, options: &[&str]) -> Result<C
     }
 }
 
-fn mpi(over: MpiOver, program: &std::path::Path, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
+fn mpi(over: MpiOver, program: &std::path::Path, exercise: Exercise, size: u64, count: u64) -> Result<Sample, String> {
+    let (ranks, word) = match exercise {
+        Exercise::Latency => (2, "lat"),
+        Exercise::Bandwidth => (2, "bw"),
+        Exercise::Barrier(members) => (members, "barrier"),
+        Exercise::Allreduce(members) => (members, "allreduce"),
+    };
     let mut command = Command::new("mpirun");
     if over == MpiOver::Tcp {
         command.envs(MPI_OVER_TCP);
     }
     // Open MPI refuses to run as root unless told; other implementations ignore these.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.args(["-n", "2"]).arg(program).args([if latency { "lat" } else { "bw" }, &size.to_string()]);
-    command.arg(count.to_string());
+    command.envs(MPI_OVERSUBSCRIBED);
+    command.args(["-n", &ranks.to_string()]).arg(program).args([word, &size.to_string(), &count.to_string()]);
     let text = finish(spawn(&mut command)?, "mpirun")?;
     let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
-    match (latency, numbers.as_slice()) {
-        (true, [p50_ns, p99_ns]) => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
-        (false, [bytes_per_s]) => Ok(Sample::Bandwidth { bytes_per_s: *bytes_per_s }),
+    match (exercise == Exercise::Bandwidth, numbers.as_slice()) {
+        (true, [bytes_per_s]) => Ok(Sample::Bandwidth { bytes_per_s: *bytes_per_s }),
+        (false, [p50_ns, p99_ns]) => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
         _ => Err(format!("the output of the MPI program could not be read: {text:?}")),
     }
 }

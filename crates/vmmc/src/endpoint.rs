@@ -465,10 +465,10 @@ impl Endpoint {
     ) -> Result<(), WaitError> {
         let core = self.session.core().clone();
         let start = *start.get_or_insert_with(|| core.waiting.waiter.now());
-        let ready = |sleeps| {
+        let ready = |announced| {
             let something = stopped() || self.has_something();
             // What was sent without a mark woke nobody if it came before the sleep was announced.
-            let unmarked = !something && sleeps && self.some_sender_has_message();
+            let unmarked = !something && announced && self.some_sender_has_message();
             (something || unmarked).then_some(unmarked)
         };
         let unmarked = core.wait_announced_words(self.regions, deadline, ready).map_err(|end| {

@@ -29,6 +29,16 @@ pub(crate) const MESSAGE: &str = "message";
 /// The same of many in one direction.
 pub(crate) const MESSAGE_STREAM: &str = "stream";
 
+/// Members of collective calls that are measured.
+pub(crate) const MEMBERS: [u32; 3] = [2, 4, 8];
+/// Bytes of the collective calls that are held against those of others.
+pub(crate) const COLLECTIVE_BYTES: u64 = 8;
+
+/// How the rows of a collective call of so many are called.
+pub(crate) fn of_members(call: &str, members: u32) -> String {
+    format!("{call} of {members}")
+}
+
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     if bench.what != What::Rpc && bench.sizes.contains(&0) {
@@ -266,10 +276,9 @@ fn messages(size: u64) -> Vec<(String, MpWay)> {
         all.push(("message into its memory".into(), pair(Measure::Latency, true)));
         all.push(("stream into its memory".into(), pair(Measure::Bandwidth, true)));
     }
-    for members in [2, 4, 8] {
-        let mut call =
-            |name: &str, call| all.push((format!("{name} of {members}"), MpWay::Collective { call, members }));
-        if size == 8 {
+    for members in MEMBERS {
+        let mut call = |name, call| all.push((of_members(name, members), MpWay::Collective { call, members }));
+        if size == COLLECTIVE_BYTES {
             call("barrier", Collective::Barrier);
             call("superstep", Collective::Superstep);
         }

@@ -1,5 +1,6 @@
-// Two ranks, as a peer for VMMC: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw
-// SIZE N` prints bytes per second of N messages in windows.
+// A peer for VMMC. Two ranks: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw SIZE N`
+// prints bytes per second of N messages in windows. Any number: `barrier SIZE N` and `allreduce SIZE
+// N`, of one number whatever the size, print p50 and p99 of a call in ns.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (argc < 4) MPI_Abort(MPI_COMM_WORLD, 2);
     int latency = !strcmp(argv[1], "lat"), size = atoi(argv[2]), n = atoi(argv[3]), warm = n / 5 + 1;
+    int barrier = !strcmp(argv[1], "barrier"), allreduce = !strcmp(argv[1], "allreduce");
     char *buffer = malloc(size);
     double *times = malloc(n * sizeof *times);
     memset(buffer, 1, size);
@@ -28,6 +30,15 @@ int main(int argc, char **argv) {
             MPI_Recv(buffer, size, MPI_CHAR, !rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             if (rank == 1) MPI_Send(buffer, size, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
             if (i >= 0) times[i] = (MPI_Wtime() - start) * 1e9 / 2;
+        }
+        qsort(times, n, sizeof *times, ascending);
+        if (rank == 0) printf("%.1f %.1f\n", times[n / 2], times[n - 1 - n / 100]);
+    } else if (barrier || allreduce) {
+        for (int i = -warm; i < n; i++) {
+            double start = MPI_Wtime(), one = 1, sum = 0;
+            if (barrier) MPI_Barrier(MPI_COMM_WORLD);
+            else MPI_Allreduce(&one, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+            if (i >= 0) times[i] = (MPI_Wtime() - start) * 1e9;
         }
         qsort(times, n, sizeof *times, ascending);
         if (rank == 0) printf("%.1f %.1f\n", times[n / 2], times[n - 1 - n / 100]);
