@@ -476,11 +476,19 @@ mod tests {
 
     #[test]
     fn short_measurements_have_fewer_iterations() {
-        let count = |latency, size, ms| iterations(latency, size, Duration::from_millis(ms));
-        assert_eq!([count(true, 8, 100), count(true, 8, 1000), count(true, 4096, 100)], [20_000, 20_000, 5_000]);
-        assert_eq!([count(true, 8, 3), count(true, 1 << 20, 3)], [600, 200]);
-        assert_eq!([count(false, 1 << 20, 100), count(false, 8, 100), count(false, 8, 10)], [512, 50_000, 5_000]);
-        assert_eq!(count(false, 1 << 30, 1), 16);
+        use Exercise::{Bandwidth, Barrier, Latency};
+        let count = |exercise, size, ms| iterations(exercise, size, Duration::from_millis(ms));
+        assert_eq!(
+            [count(Latency, 8, 100), count(Latency, 8, 1000), count(Latency, 4096, 100)],
+            [20_000, 20_000, 5_000]
+        );
+        assert_eq!([count(Latency, 8, 3), count(Latency, 1 << 20, 3)], [600, 200]);
+        assert_eq!(
+            [count(Bandwidth, 1 << 20, 100), count(Bandwidth, 8, 100), count(Bandwidth, 8, 10)],
+            [512, 50_000, 5_000]
+        );
+        assert_eq!(count(Bandwidth, 1 << 30, 1), 16);
+        assert_eq!([count(Barrier(8), 8, 100), count(Barrier(8), 8, 1)], [2_000, 100]);
     }
 
     #[test]
