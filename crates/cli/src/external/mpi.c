@@ -1,6 +1,6 @@
-// A peer for VMMC. Two ranks: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw SIZE N`
-// prints bytes per second of N messages in windows. Any number: `barrier SIZE N` and `allreduce SIZE
-// N`, of one number whatever the size, print p50 and p99 of a call in ns.
+// A peer for VMMC. Of two ranks `lat SIZE N` prints p50 and p99 of half a round trip in ns, and `bw
+// SIZE N` bytes per second of N messages in windows. Of any number `barrier SIZE N` and `allreduce
+// SIZE N`, the latter of one number whatever the size, print p50 and p99 of a call in ns.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
