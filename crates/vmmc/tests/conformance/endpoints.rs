@@ -1,6 +1,7 @@
 //! Endpoints: messages of many senders, with payloads in frames.
 
 use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc::{
     AppendOptions, ByToken, Came, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import,
@@ -649,6 +650,35 @@ pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &
         board.send(0, &before[..]).unwrap();
         board.flush().unwrap();
         assert_eq!(endpoint.wait().unwrap().control(), b"marked");
+    }
+}
+
+/// The same while the owner sleeps, and its marks are taken off all the time.
+pub(crate) fn a_message_whose_mark_another_takes_off_the_board_wakes_its_owner(nodes: &dyn Nodes) {
+    let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
+    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION);
+    let (board, mut before) = (board.unwrap(), [0; 2048]);
+    for sender in &mut senders {
+        // Until nobody is polled but by the board.
+        (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
+        board.fetch(0, &mut before[..]).unwrap();
+        let over = AtomicBool::new(false);
+        let came = std::thread::scope(|scope| {
+            let taken_off = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    board.send(0, &before[..]).and_then(|()| board.flush()).unwrap();
+                }
+            });
+            let owner = scope.spawn(|| endpoint.wait().map(|message| message.control().to_vec()));
+            // Longer than it polls.
+            std::thread::sleep(Duration::from_millis(30));
+            let sent = sender.send(b"marked", b"").and_then(|()| sender.flush());
+            let came = owner.join();
+            over.store(true, Ordering::Relaxed);
+            (sent, came.unwrap(), taken_off.join())
+        });
+        assert!(came.0.is_ok() && came.2.is_ok(), "{came:?}");
+        assert_eq!(came.1.unwrap(), b"marked");
     }
 }
 

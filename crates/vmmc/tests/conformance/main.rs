@@ -173,6 +173,7 @@ macro_rules! suite {
             endpoints: what_cannot_be_is_an_error_that_says_what_to_do,
             endpoints: a_hostile_sender_is_cut_off_and_others_are_served,
             endpoints: a_message_whose_mark_another_takes_off_the_board_is_heard,
+            endpoints: a_message_whose_mark_another_takes_off_the_board_wakes_its_owner,
             endpoints: an_event_loop_hears_of_messages_and_senders,
             endpoints: a_handler_gets_every_message_and_gives_the_endpoint_back,
             long_payloads: they_come_in_one_piece_and_go_back_as_a_whole,
