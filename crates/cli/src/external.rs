@@ -359,7 +359,9 @@ fn mpi(over: MpiOver, program: &std::path::Path, exercise: Exercise, size: u64, 
     }
     // Open MPI refuses to run as root unless told; other implementations ignore these.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.envs(MPI_OVERSUBSCRIBED);
+    if ranks > 2 {
+        command.envs(MPI_OVERSUBSCRIBED);
+    }
     command.args(["-n", &ranks.to_string()]).arg(program).args([word, &size.to_string(), &count.to_string()]);
     let text = finish(spawn(&mut command)?, "mpirun")?;
     let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
