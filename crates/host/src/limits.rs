@@ -275,6 +275,12 @@ pub const UDP_SEGMENTS_MAX: usize = 64;
 /// pieces, two of which are for what stands before and behind them. A pipe holds 16 unless it is
 /// made larger.
 pub const SPLICED_PAGES_MAX: usize = 15;
+/// Datagrams of which the pages are taken with one call, at most: the first of them waits for all,
+/// a microsecond for each on an AMD EPYC, and of more the calls saved are few.
+pub const SPLICED_AHEAD_MAX: usize = 4;
+/// Size of a pipe for pages, bytes, which holds as many pages. Linux lets everybody have 1 MiB
+/// (`fs.pipe-max-size`).
+pub const PAGE_PIPE_BYTES: usize = 256 << 10;
 /// Failures in a row after which no more pages are handed over by reference.
 pub const SPLICE_FAILURES_MAX: u32 = 8;
 /// Changes of pinned mappings that are remembered between two reads: a process has at most 65,530

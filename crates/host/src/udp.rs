@@ -16,7 +16,7 @@ pub use receive::{HEAD_BYTES, Head, ReceiveBuffer};
 
 use crate::Region;
 use crate::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
-use crate::pages::PagePipe;
+use crate::pages::{Ahead, PagePipe};
 use name::SocketName;
 use rustix::net::{self, RecvFlags, SendFlags};
 use std::cell::Cell;
@@ -224,16 +224,17 @@ impl UdpPort {
     /// [takes](PagePipe::takes) the range. After an error the datagram may have gone out cut short.
     ///
     /// # Panics
-    /// If the range is not in the region.
+    /// If the range, with what may be taken ahead, is not in the region.
     pub fn send_pages(
         &self,
         pipe: &mut PagePipe,
         to: SocketAddr,
         head: &[u8],
-        (region, offset, len): (&Region, u64, usize),
+        memory: (&Region, u64, usize),
+        ahead: Ahead,
         tail: &[u8],
     ) -> io::Result<()> {
-        let sent = self.try_send_pages(pipe, to, head, (region, offset, len), tail);
+        let sent = self.try_send_pages(pipe, to, head, memory, ahead, tail);
         pipe.record_outcome(&sent);
         sent
     }
@@ -244,9 +245,10 @@ impl UdpPort {
         to: SocketAddr,
         head: &[u8],
         (region, offset, len): (&Region, u64, usize),
+        ahead: Ahead,
         tail: &[u8],
     ) -> io::Result<()> {
-        pipe.fill(region, offset, len)?;
+        pipe.fill(region, offset, len, ahead)?;
         let piece = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
         // Of a datagram that comes in parts the kernel computes the checksum at once, by reading
         // all of it, unless it may have to be cut up later.
@@ -256,10 +258,11 @@ impl UdpPort {
         self.end_pages(pipe, to, len, tail)
     }
 
-    /// Adds what is in the pipe, `len` bytes, and `tail` to the datagram that was begun, and lets
-    /// it go.
-    fn end_pages(&self, pipe: &PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
-        let ended = pipe.empty_into(&self.socket, len).and_then(|()| self.send(to, tail, tail.len().max(1)));
+    /// Adds what comes next out of the pipe, `len` bytes, and `tail` to the datagram that was
+    /// begun, and lets it go.
+    fn end_pages(&self, pipe: &mut PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
+        let moved = pipe.empty_into(&self.socket, len, !tail.is_empty());
+        let ended = moved.and_then(|()| if tail.is_empty() { Ok(()) } else { self.send(to, tail, tail.len()) });
         if ended.is_err() {
             // Whatever the socket still holds back must not become part of the next datagram. If it
             // holds nothing, this is an empty one.

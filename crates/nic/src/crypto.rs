@@ -9,6 +9,7 @@ use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher as NoiseCipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
+use std::ops::Range;
 
 use crate::cipher::Cipher;
 use crate::config::ClusterKey;
@@ -21,16 +22,19 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
 /// Bytes an AEAD seal adds.
 const TAG_BYTES: usize = 16;
-/// Bytes that a sealed packet has behind its body, at most.
-pub(crate) const SEAL_BYTES_MAX: usize = if TAG_BYTES > PLAIN_TRAILER_BYTES { TAG_BYTES } else { PLAIN_TRAILER_BYTES };
+/// Bytes that a sealed packet has beside header and body, at most.
+pub(crate) const SEAL_BYTES_MAX: usize = if TAG_BYTES > PLAIN_CHECK_BYTES { TAG_BYTES } else { PLAIN_CHECK_BYTES };
 const AEGIS_BYTES: usize = 16;
 /// Of AEGIS.
 const NONCE_BYTES: usize = 16;
 /// Bytes of the plain mode's checksum.
 const CHECKSUM_BYTES: usize = 8;
-/// Bytes behind the body of a plain packet: start and length of what the checksum leaves out, and
-/// the checksum.
-const PLAIN_TRAILER_BYTES: usize = 8 + CHECKSUM_BYTES;
+/// Bytes between header and body of a plain packet: start and length of what the checksum leaves
+/// out, and the checksum. They stand before the body so that memory which is put in later can be
+/// the end of the datagram.
+const PLAIN_CHECK_BYTES: usize = 8 + CHECKSUM_BYTES;
+/// Where the checksum stands in a plain packet.
+const SUM: Range<usize> = HEADER_BYTES + 8..HEADER_BYTES + PLAIN_CHECK_BYTES;
 
 /// A handshake in progress.
 pub(crate) struct Handshake(HandshakeState);
@@ -136,12 +140,28 @@ impl Seal {
         Seal::Aead(Keys { epoch: 0, current: Key::new(cipher, half), previous: None })
     }
 
-    /// Bytes a sealed packet has behind its body.
-    pub(crate) fn overhead(&self) -> usize {
+    /// Where the body begins in a packet.
+    #[inline]
+    pub(crate) fn body_at(&self) -> usize {
         match self {
-            Seal::Plain => PLAIN_TRAILER_BYTES,
+            Seal::Plain => HEADER_BYTES + PLAIN_CHECK_BYTES,
+            Seal::Aead(_) => HEADER_BYTES,
+        }
+    }
+
+    /// Bytes a sealed packet has behind its body.
+    #[inline]
+    pub(crate) fn tag_bytes(&self) -> usize {
+        match self {
+            Seal::Plain => 0,
             Seal::Aead(_) => TAG_BYTES,
         }
+    }
+
+    /// Bytes a sealed packet has beside its body.
+    #[inline]
+    pub(crate) fn beside_body(&self) -> usize {
+        self.body_at() + self.tag_bytes()
     }
 
     /// Whether packets can hold bytes that are only put in after [`seal`](Self::seal).
@@ -150,19 +170,19 @@ impl Seal {
         matches!(self, Seal::Plain)
     }
 
-    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length. Of a packet that
+    /// Seals the body, which ends at `end`, in place and returns the whole length. Of a packet that
     /// [may](Self::may_lend) lend, `lent` bytes at `at` are not here yet and will be put in: the
     /// checksum leaves them out.
     pub(crate) fn seal(&mut self, number: u64, packet: &mut [u8], end: usize, (at, lent): (usize, usize)) -> usize {
         match self {
             Seal::Plain => {
                 let at = if lent > 0 { at } else { 0 };
-                packet[end..end + 4].copy_from_slice(&(at as u32).to_le_bytes());
-                packet[end + 4..end + 8].copy_from_slice(&(lent as u32).to_le_bytes());
-                let covered = end + 8;
-                let sum = checksum_of(&packet[..at], &packet[at..covered]);
-                packet[covered..covered + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
-                covered + CHECKSUM_BYTES
+                packet[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&(at as u32).to_le_bytes());
+                packet[HEADER_BYTES + 4..SUM.start].copy_from_slice(&(lent as u32).to_le_bytes());
+                packet[SUM].fill(0);
+                let sum = checksum_of(&packet[..at], &packet[at..end]);
+                packet[SUM].copy_from_slice(&sum.to_le_bytes());
+                end
             }
             Seal::Aead(keys) => {
                 assert_eq!(lent, 0, "sealed packets do not lend");
@@ -178,22 +198,27 @@ impl Seal {
     /// Whether a packet that opens does so whatever these bytes are.
     pub(crate) fn leaves_out(&self, packet: &[u8], (at, len): (usize, usize)) -> bool {
         let Seal::Plain = self else { return false };
-        let trailer = packet.last_chunk::<PLAIN_TRAILER_BYTES>();
-        trailer.is_some_and(|t| t[..4] == (at as u32).to_le_bytes() && t[4..8] == (len as u32).to_le_bytes())
+        let left_out = packet.get(HEADER_BYTES..SUM.start);
+        left_out.is_some_and(|t| t[..4] == (at as u32).to_le_bytes() && t[4..] == (len as u32).to_le_bytes())
     }
 
-    /// Opens a packet in place; gives the end of its body, which starts behind the header.
-    pub(crate) fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
+    /// Opens a packet in place; gives its body.
+    pub(crate) fn open<'p>(&mut self, number: u64, packet: &'p mut [u8]) -> Option<&'p [u8]> {
         match self {
             Seal::Plain => {
-                let (covered, sum) = packet.split_last_chunk::<CHECKSUM_BYTES>()?;
-                let (body, lent) = covered.split_last_chunk::<8>()?;
-                let [at, len] = [0, 4].map(|i| u32::from_le_bytes(std::array::from_fn(|k| lent[i + k])) as usize);
-                let after = at.checked_add(len).filter(|after| *after <= body.len())?;
-                let good = *sum == checksum_of(&covered[..at], &covered[after..]).to_le_bytes();
-                (good && body.len() >= HEADER_BYTES).then_some(body.len())
+                let (left_out, sum) = packet.get(HEADER_BYTES..SUM.end)?.split_at(8);
+                let [at, len] = [0, 4].map(|i| u32::from_le_bytes(std::array::from_fn(|k| left_out[i + k])) as usize);
+                let sum: [u8; CHECKSUM_BYTES] = sum.try_into().expect("8 bytes");
+                let after = at.checked_add(len).filter(|after| *after <= packet.len())?;
+                packet[SUM].fill(0);
+                let good = sum == checksum_of(&packet[..at], &packet[after..]).to_le_bytes();
+                packet[SUM].copy_from_slice(&sum);
+                good.then_some(&packet[SUM.end..])
             }
-            Seal::Aead(keys) => keys.open(number, packet),
+            Seal::Aead(keys) => {
+                let end = keys.open(number, packet)?;
+                Some(&packet[HEADER_BYTES..end])
+            }
         }
     }
 }
@@ -393,7 +418,7 @@ mod tests {
     fn exchange(from: &mut Seal, to: &mut Seal, number: u64) -> bool {
         let mut packet = vec![3; 200];
         let len = from.seal(number, &mut packet, 100, (0, 0));
-        to.open(number, &mut packet[..len]) == Some(100) && packet[HEADER_BYTES..100] == [3; 80]
+        to.open(number, &mut packet[..len]) == Some(&vec![3; 100 - from.body_at()])
     }
 
     #[test]
@@ -405,7 +430,7 @@ mod tests {
             let mut late = vec![3; 200];
             let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100, (0, 0));
             assert!(exchange(&mut a.send, &mut b.receive, KEY_PACKETS));
-            assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(100));
+            assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(&[3; 80][..]));
             assert!(exchange(&mut a.send, &mut b.receive, 2 * KEY_PACKETS + 5));
         }
     }
@@ -500,8 +525,9 @@ mod tests {
         let mut plain = Seal::Plain;
         let mut short = vec![3; 200];
         let len = plain.seal(1, &mut short, 60, (40, 500));
+        assert_eq!(len, 60, "nothing stands behind the body");
         let packet = [&short[..40], &[9; 500], &short[40..len]].concat();
-        assert_eq!(plain.open(1, &mut packet.clone()), Some(560));
+        assert_eq!(plain.open(1, &mut packet.clone()), Some(&packet[plain.body_at()..]));
         for at in 0..packet.len() {
             let mut damaged = packet.clone();
             damaged[at] ^= 4;
@@ -510,9 +536,8 @@ mod tests {
         // A start or length beyond the packet is refused, whatever it sums to.
         for (at, lent) in [(u32::MAX, 1), (30, u32::MAX), (560, 9)] {
             let mut wild = packet.clone();
-            let end = wild.len() - PLAIN_TRAILER_BYTES;
-            wild[end..end + 4].copy_from_slice(&at.to_le_bytes());
-            wild[end + 4..end + 8].copy_from_slice(&lent.to_le_bytes());
+            wild[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&at.to_le_bytes());
+            wild[HEADER_BYTES + 4..SUM.start].copy_from_slice(&lent.to_le_bytes());
             assert_eq!(plain.open(1, &mut wild), None);
         }
     }

@@ -345,8 +345,8 @@ pub struct Seen {
 /// Reads a datagram of a plain session. None: it is something else.
 pub fn seen(datagram: &[u8]) -> Option<Seen> {
     let header = Header::parse(datagram).ok().filter(|header| header.kind == Kind::Data)?;
-    let end = Seal::Plain.open(header.number, &mut datagram.to_vec())?;
-    let mut reader = Reader::new(&datagram[HEADER_BYTES..end]);
+    let mut datagram = datagram.to_vec();
+    let mut reader = Reader::new(Seal::Plain.open(header.number, &mut datagram)?);
     let mut seen = Seen { number: header.number, next_seq: None, names: Vec::new() };
     while let Some(frame) = frame::read(&mut reader) {
         let chunk = match frame {
@@ -378,10 +378,10 @@ pub fn seen(datagram: &[u8]) -> Option<Seen> {
 /// A datagram of the plain session that `of` belongs to, with this number and these frames.
 pub fn plain_datagram(of: &[u8], number: u64, frames: &[u8]) -> Vec<u8> {
     let header = Header::parse(of).expect("a datagram of the session");
-    let end = HEADER_BYTES + frames.len();
-    let mut datagram = vec![0; end + Seal::Plain.overhead()];
+    let mut datagram = vec![0; Seal::Plain.beside_body() + frames.len()];
     Header { number, ..header }.write(&mut datagram);
-    datagram[HEADER_BYTES..end].copy_from_slice(frames);
+    datagram[Seal::Plain.body_at()..].copy_from_slice(frames);
+    let end = datagram.len();
     Seal::Plain.seal(number, &mut datagram, end, (0, 0));
     datagram
 }

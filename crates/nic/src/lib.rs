@@ -105,7 +105,7 @@ pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
 pub use congestion::{BadCongestionControl, CongestionControl};
 pub use ecn::{BadEcn, Codepoint, Ecn, EcnOff, EcnState};
-pub use engine::{Engine, Fit, Lent, PeerRef, Placement, Transmit};
+pub use engine::{Engine, Fit, Lent, PeerRef, Placement, Transfer, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,
     RejectReason, UnexportError, UnimportError,

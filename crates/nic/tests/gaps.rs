@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Fate, Recorded, World, addr, seal_plainly};
+use common::{Fate, PLAIN_BODY_AT, Recorded, World, addr, seal_plainly};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -235,12 +235,11 @@ fn a_peer_that_opens_and_closes_gaps_and_acknowledges_nothing_is_no_burden_to_an
     setup.world.nodes[SENDERS[0]].down = true;
     setup.world.work_waits = true;
     let mut nops = |setup: &mut Setup, first: u64, count: u64| {
-        let mut packet = last[..20].to_vec();
+        let mut packet = last[..PLAIN_BODY_AT].to_vec();
         packet[12..20].copy_from_slice(&number.to_le_bytes());
         packet.push(2);
         packet.extend(first.to_le_bytes());
         (0..count).for_each(|_| packet.extend([0x11, 0]));
-        packet.extend([0; 16]);
         seal_plainly(&mut packet);
         number += 1;
         setup.world.deliver(RECEIVER, from, &mut packet);

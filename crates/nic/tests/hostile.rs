@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, addr, seal_plainly};
+use common::{PLAIN_BODY_AT, World, addr, seal_plainly};
 use std::time::Duration;
 use vmmc_nic::*;
 
@@ -107,7 +107,7 @@ fn a_peer_that_has_the_key_and_lies_harms_only_its_session() {
             // A later packet number, and a body in which a few bytes are others.
             data[12..20].copy_from_slice(&(100 + world.random() % 3_000).to_le_bytes());
             for _ in 0..1 + world.random() % 5 {
-                let at = 20 + world.random() as usize % (data.len() - 36);
+                let at = PLAIN_BODY_AT + world.random() as usize % (data.len() - PLAIN_BODY_AT);
                 data[at] = world.random() as u8;
             }
             seal_plainly(&mut data);
@@ -146,7 +146,9 @@ fn wild_chunks_of_every_kind_harm_no_honest_pair() {
         world.flush();
         let to = world.nodes[1].addrs[0];
         let tape = world.tape.take().expect("recorded");
-        let Some((from, _, sent)) = tape.iter().find(|(_, at, data)| *at == to && data[20] == 2) else { continue };
+        let Some((from, _, sent)) = tape.iter().find(|(_, at, data)| *at == to && data[PLAIN_BODY_AT] == 2) else {
+            continue;
+        };
         let fuzzing::Seen { number, next_seq, names } = fuzzing::seen(sent).expect("it is plain");
         let (next, from) = (next_seq.expect("a send"), *from);
         world.deliver(1, from, &mut sent.clone());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Fate, World, addr, seal_plainly};
+use common::{Fate, PLAIN_BODY_AT, World, addr, seal_plainly};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -163,11 +163,10 @@ fn a_path_that_loses_what_asks_for_marks_is_used_without() {
 /// A packet of node 1 to node 0 that says that so many of node 0's came with codepoints.
 fn report(tape: &[common::Recorded], number: u64, counts: [u64; 3]) -> Vec<u8> {
     let (_, _, data) = tape.iter().rfind(|(_, to, data)| *to == addr(0, 0) && data[1] & 15 == 4).expect("an answer");
-    let mut packet = data[..20].to_vec();
+    let mut packet = data[..PLAIN_BODY_AT].to_vec();
     packet[12..20].copy_from_slice(&number.to_le_bytes());
     packet.push(7);
     counts.iter().for_each(|count| packet.extend(count.to_le_bytes()));
-    packet.extend([0; 16]);
     seal_plainly(&mut packet);
     packet
 }

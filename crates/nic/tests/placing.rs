@@ -109,7 +109,7 @@ fn a_long_write_has_its_place_when_it_is_next() {
     let (_, mut second) = s.datagram();
     let placement = s.placement(from, &first).expect("it is next");
     assert_eq!((placement.memory, placement.offset), (s.target, 500));
-    assert!(placement.len > 50_000 && placement.at < HEAD && placement.at + placement.len < first.len());
+    assert!(placement.len > 50_000 && placement.at < HEAD && placement.at + placement.len == first.len());
     assert_eq!(s.placement(from, &second), None, "it is not next");
     s.take(from, &mut first, &placement);
     let then = s.placement(from, &second).expect("now it is");
@@ -173,7 +173,7 @@ fn a_head_that_lies_has_no_place_beyond_what_its_sender_may_write() {
     let (from, datagram) = s.datagram();
     let placement = s.placement(from, &datagram).expect("it is next");
     assert_eq!(s.placement("10.0.0.9:7000".parse().unwrap(), &datagram), None, "of somebody else");
-    assert_eq!(s.placement_of(from, &datagram[..HEAD], placement.at + placement.len), None, "cut short");
+    assert_eq!(s.placement_of(from, &datagram[..HEAD], datagram.len() - 1), None, "cut short");
     for len in 0..placement.at {
         assert_eq!(s.placement_of(from, &datagram[..len], datagram.len()), None, "{len} bytes of it");
     }
@@ -184,7 +184,7 @@ fn a_head_that_lies_has_no_place_beyond_what_its_sender_may_write() {
             head[at] = byte;
             if let Some(place) = s.placement_of(from, &head, datagram.len()) {
                 assert_eq!(place.memory, s.target);
-                assert!(place.offset + place.len as u64 <= LEN as u64 && place.at + place.len < datagram.len());
+                assert!(place.offset + place.len as u64 <= LEN as u64 && place.at + place.len <= datagram.len());
             }
         }
     }
@@ -196,9 +196,9 @@ fn a_datagram_that_does_not_belong_in_its_place_is_taken_for_what_it_is() {
     s.post(0, 90_000, (None, None));
     let (from, datagram) = s.datagram();
     let placement = s.placement(from, &datagram).expect("it is next");
-    // Its trailer leaves out another piece than its head says, or it is damaged, or another one.
+    // Its checksum leaves out another piece than its head says, or it is damaged, or another one.
     let end = datagram.len();
-    for (at, dropped) in [(end - 12, 1), (end - 16, 2), (end - 1, 3), (25, 4)] {
+    for (at, dropped) in [(24, 1), (20, 2), (35, 3), (41, 4)] {
         let mut other = datagram.clone();
         other[at] ^= 1;
         s.take(from, &mut other, &placement);
@@ -211,7 +211,7 @@ fn a_datagram_that_does_not_belong_in_its_place_is_taken_for_what_it_is() {
     // Nor is one that waits for others kept without its piece.
     let (_, mut second) = s.datagram();
     let rest = 90_000 - placement.len;
-    let at = second.len() - rest - 16;
+    let at = second.len() - rest;
     s.take(from, &mut second, &Placement { at, len: rest, offset: 0, ..placement });
     let elsewhere = Placement { offset: LEN as u64 - placement.len as u64, ..placement };
     s.take(from, &mut datagram.clone(), &elsewhere);

@@ -272,9 +272,9 @@ pub const PINNED_PART: u64 = 4;
 /// Most pages that a configuration may let be pinned: 4 PiB.
 pub const PINNED_PAGES_MAX: u64 = 1 << 40;
 
-/// Memory of at least that size goes to a node of this machine by reference to its pages, with four
-/// system calls instead of one: in a C program that moves datagrams so, 16 KiB were a tenth slower
-/// than copied, 32 KiB a tenth faster, 60 KiB two fifths.
+/// Memory of at least that size goes to a node of this machine by reference to its pages, with two
+/// to three system calls instead of one: in a C program that moves datagrams with four, 16 KiB were
+/// a tenth slower than copied, 32 KiB a tenth faster, 60 KiB two fifths.
 pub const SPLICE_BYTES_MIN: usize = 32 << 10;
 /// So many datagrams behind a long one are looked at before they are taken, for the next long one
 /// may go to its place at once; between the parts of a message come some short ones. A look at a

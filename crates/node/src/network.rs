@@ -22,11 +22,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{SPLICED_PAGES_MAX, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
-use vmmc_host::pages::PagePipe;
+use vmmc_host::pages::{Ahead, PagePipe};
 use vmmc_host::udp::{HEAD_BYTES, PayloadBuffer, UdpPort};
 use vmmc_host::wait::Direct;
 use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, PLACED_BYTES_MIN};
-use vmmc_nic::{Codepoint, Fit, Lent, Time, Transmit};
+use vmmc_nic::{Codepoint, Fit, Lent, Time, Transfer, Transmit};
 
 /// Room for one datagram in the send buffer.
 const ROOM: usize = 1 << 16;
@@ -158,8 +158,9 @@ impl<P: Port> Network<P> {
     /// Puts the sockets into the epoll set or takes them out: between two sleeps nothing reads it,
     /// and membership costs time with each datagram. Returns whether they are where they should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
-        // What is left in a socket would end a sleep at once.
+        // What is left in a socket would end a sleep at once, and pages are held for nothing.
         self.ports.iter_mut().for_each(P::release);
+        self.pages.clear();
         if self.armed == armed {
             return true;
         }
@@ -406,11 +407,12 @@ impl<P: Port> Network<P> {
             port.set_codepoint(transmit.codepoint);
             // Only to a node of this machine: nobody else could see what the memory holds later
             // (docs/security.md).
-            let splice = lent.by_reference
-                && lent.len >= SPLICE_BYTES_MIN
-                && to.ip().is_loopback()
-                && self.pages.takes(lent.offset, lent.len);
-            let spliced = splice && port.send_pages(&mut self.pages, to, head, memory, tail).is_ok();
+            let splice =
+                lent.len >= SPLICE_BYTES_MIN && to.ip().is_loopback() && self.pages.takes(lent.offset, lent.len);
+            let spliced = lent.by_reference.filter(|_| splice).is_some_and(|Transfer { session, operation, rest }| {
+                let ahead = Ahead { transfer: (session, operation), bytes: rest };
+                port.send_pages(&mut self.pages, to, head, memory, ahead, tail).is_ok()
+            });
             let sent = spliced || port.send_around(to, head, memory, tail).is_ok();
             station.end_of_loan();
             if sent {

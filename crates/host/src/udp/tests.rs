@@ -144,7 +144,7 @@ fn pages_of_a_region_go_out_by_reference() {
     let ranges = [(0, 61_440), (4_000, 57_000), (8_191, 1), (4_096, 61_000), (1, 8_192), (3, full - 100)];
     for (offset, len) in ranges {
         assert!(pipe.takes(offset as u64, len), "{len} bytes at {offset}");
-        a.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), b"tail").unwrap();
+        a.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), ALONE, b"tail").unwrap();
         a.send(b.local_addr(), b"next", 4).unwrap();
         let expected = [b"head", &bytes[offset..offset + len], b"tail"].concat();
         let came = receive_all(&mut b, 2);
@@ -152,11 +152,80 @@ fn pages_of_a_region_go_out_by_reference() {
     }
     assert!(!pipe.takes(1, full), "one page more");
     // What the memory holds when it is received, which shows that nothing copied it before.
-    a.send_pages(&mut pipe, b.local_addr(), b"", (&region, 0, 8_192), b"t").unwrap();
+    a.send_pages(&mut pipe, b.local_addr(), b"", (&region, 0, 8_192), ALONE, b"t").unwrap();
     region.write(0, b"late").unwrap();
     let came = receive_all(&mut b, 1);
     assert_eq!((&came[0][..4], came[0].len()), (&b"late"[..], 8_193));
 }
+
+#[test]
+fn pages_that_are_taken_ahead_go_in_their_turn_or_not_at_all() {
+    let (a, mut b) = (loopback(), loopback());
+    let (to, mut pipe, piece) = (b.local_addr(), PagePipe::new(), (SPLICED_PAGES_MAX * PAGE_BYTES) as u64);
+    let region = Region::create(20 * piece).unwrap();
+    let bytes: Vec<u8> = (0..20 * piece).map(|at| (at / 5) as u8).collect();
+    region.write(0, &bytes).unwrap();
+    let mut send = |pipe: &mut PagePipe, transfer: u64, from: u64, len: u64, last: u64, tail: &[u8]| {
+        let ahead = Ahead { transfer: (1, transfer), bytes: last - from - len };
+        a.send_pages(pipe, to, b"head", (&region, from, len as usize), ahead, tail).unwrap();
+        receive_all(&mut b, 1).pop().expect("it arrives")
+    };
+    let expected =
+        |from: u64, len: u64, tail: &[u8]| [b"head", &bytes[from as usize..(from + len) as usize], tail].concat();
+    // A transfer that begins and ends within pages; a datagram ends with its pages, or with a tail.
+    let (start, end) = (100, 17 * piece + 5);
+    let mut at = start;
+    while at < end {
+        let len = (piece - at % piece).min(end - at);
+        let tail = [&b""[..], b"tail"][(at / piece % 2) as usize];
+        assert!(send(&mut pipe, 1, at, len, end, tail) == expected(at, len, tail), "{len} bytes at {at}");
+        at += len;
+    }
+    assert_eq!(pipe.held_bytes(), 0, "no more was taken than has gone");
+    // Others in between, shorter pieces than were taken, and the same one again.
+    for (from, len) in [(0, piece), (5 * piece, piece), (piece, piece), (2 * piece, 8_192), (2 * piece, piece)] {
+        assert!(send(&mut pipe, 2, from, len, 20 * piece, b"") == expected(from, len, b""), "{len} bytes at {from}");
+    }
+    // The same memory may be made of other pages when the next transfer begins with it.
+    let mut pipes = [PagePipe::new(), PagePipe::new()];
+    for pipe in &mut pipes {
+        (0..4).for_each(|round| drop(send(pipe, 3, round * piece, piece, 20 * piece, b"")));
+        assert_eq!(pipe.held_bytes() as u64, 3 * piece, "one, two, and four at once");
+    }
+    let next = 4 * piece;
+    rustix::fs::fallocate(
+        region.share().unwrap(),
+        rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+        next,
+        piece,
+    )
+    .unwrap();
+    let (zeros, before) = (vec![0; piece as usize], &expected(next, piece, b"")[4..]);
+    let [same, other] = [3, 4].map(|transfer| {
+        let pipe = &mut pipes[transfer as usize - 3];
+        send(pipe, transfer, next, piece, next + piece, b"")[4..].to_vec()
+    });
+    assert!(same == before, "the transfer goes on with the pages that it had");
+    assert!(other == zeros, "another one has those that are there now");
+}
+
+#[test]
+fn pages_that_were_taken_ahead_are_let_go() {
+    let (a, mut b, mut pipe) = (loopback(), loopback(), PagePipe::new());
+    let piece = (SPLICED_PAGES_MAX * PAGE_BYTES) as u64;
+    let region = Region::create(8 * piece).unwrap();
+    for from in [0, piece] {
+        let ahead = Ahead { transfer: (1, 1), bytes: 7 * piece - from };
+        a.send_pages(&mut pipe, b.local_addr(), b"h", (&region, from, piece as usize), ahead, b"").unwrap();
+    }
+    assert_eq!(pipe.held_bytes() as u64, piece);
+    pipe.clear();
+    assert_eq!(pipe.held_bytes(), 0);
+    assert_eq!(receive_all(&mut b, 2).len(), 2);
+}
+
+/// Nothing follows.
+const ALONE: Ahead = Ahead { transfer: (0, 0), bytes: 0 };
 
 #[test]
 fn a_datagram_of_pages_that_fails_leaves_nothing_behind() {
@@ -165,14 +234,14 @@ fn a_datagram_of_pages_that_fails_leaves_nothing_behind() {
     // Larger than a datagram can be.
     for round in 0..SPLICE_FAILURES_MAX {
         assert!(pipe.takes(0, 60_000), "round {round}");
-        a.send_pages(&mut pipe, to, &[1; 10_000], (&region, 0, 60_000), b"tail").unwrap_err();
+        a.send_pages(&mut pipe, to, &[1; 10_000], (&region, 0, 60_000), ALONE, b"tail").unwrap_err();
     }
     assert!(!pipe.takes(0, 60_000), "a kernel that always refuses is not asked for ever");
     // Pages that went missing: what was begun ends there.
     let mut piece = libc::iovec { iov_base: b"begun".as_ptr().cast_mut().cast(), iov_len: 5 };
     // SAFETY: the piece is a literal.
     unsafe { a.send_message(to, std::slice::from_mut(&mut piece), None, SEND | SendFlags::MORE) }.unwrap();
-    a.end_pages(&PagePipe::new(), to, 100, b"tail").unwrap_err();
+    a.end_pages(&mut PagePipe::new(), to, 100, b"tail").unwrap_err();
     a.send(to, b"sound", 5).unwrap();
     // What was cut short need not arrive.
     let mut came = Vec::new();

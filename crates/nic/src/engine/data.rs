@@ -64,28 +64,28 @@ impl Engine {
     ) {
         let local = header.session;
         let slot = self.slots.get_mut(usize::from(local.slot)).filter(|slot| slot.id == local.id);
-        let (index, end) = match slot.map(|slot| &mut slot.used) {
+        let (index, body) = match slot.map(|slot| &mut slot.used) {
             Some(Use::Live(index)) => {
                 let index = *index;
-                let Some(end) = self.open_live(index, header.number, datagram) else { return };
-                (index, end)
+                let Some(body) = self.open_live(index, header.number, datagram) else { return };
+                (index, body)
             }
             Some(Use::Pending(pending)) => {
-                let Some(end) = pending.seals.receive.open(header.number, datagram) else {
+                let Some(body) = pending.seals.receive.open(header.number, datagram) else {
                     self.tables.stats.bad_seals += 1;
                     return;
                 };
                 let Some(index) = self.confirm(now, from, local) else { return };
-                (index, end)
+                (index, body)
             }
             _ => return self.unknown_session(now, from, local),
         };
-        self.deliver(now, (from, codepoint), index, header.number, &datagram[HEADER_BYTES..end], dma);
+        self.deliver(now, (from, codepoint), index, header.number, body, dma);
     }
 
-    /// Checks that a packet is new and opens it; gives the end of its body.
+    /// Checks that a packet is new and opens it; gives its body.
     #[inline]
-    fn open_live(&mut self, index: u16, number: u64, datagram: &mut [u8]) -> Option<usize> {
+    fn open_live<'p>(&mut self, index: u16, number: u64, datagram: &'p mut [u8]) -> Option<&'p [u8]> {
         let session = self.peers[usize::from(index)].as_mut()?.session.as_deref_mut()?;
         let stats = &mut self.tables.stats;
         match session.replay.check(number) {
@@ -99,11 +99,11 @@ impl Engine {
                 return None;
             }
         }
-        let end = session.seals.receive.open(number, datagram);
-        if end.is_none() {
+        let body = session.seals.receive.open(number, datagram);
+        if body.is_none() {
             stats.bad_seals += 1;
         }
-        end
+        body
     }
 
     #[inline]

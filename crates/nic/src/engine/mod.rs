@@ -132,10 +132,30 @@ pub struct Lent {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Whether references to the pages may go out instead of a copy, and better do: the memory is
-    /// to stay as it is until the operation is done, as the source of a send is and what a fetch
-    /// reads is not, and the receiver does not lag behind.
-    pub by_reference: bool,
+    /// Set: references to the pages may go out instead of a copy, and better do. The memory is to
+    /// stay as it is until the operation is done, as the source of a send is and what a fetch reads
+    /// is not, and the receiver does not lag behind.
+    pub by_reference: Option<Transfer>,
+}
+
+/// An operation of which a piece is [lent](Lent).
+///
+/// ```
+/// use vmmc_nic::Transfer;
+///
+/// let first = Transfer { session: 1, operation: 7, rest: 61_440 };
+/// // The driver may take references to the pages of both pieces at once.
+/// let second = Transfer { rest: 0, ..first };
+/// assert_eq!((first.session, first.operation), (second.session, second.operation));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// The session that it goes through; no other one of this engine has the number.
+    pub session: u64,
+    /// The operation; no other one of the session has the number.
+    pub operation: u64,
+    /// Bytes of it that follow the piece in the memory.
+    pub rest: u64,
 }
 
 impl Lent {

@@ -30,7 +30,7 @@ use crate::tables::{Arrivals, SessionId, Tables};
 use crate::time::Time;
 use crate::wire::chunk::{Brings, WriteHead};
 use crate::wire::frame::first_chunk;
-use crate::wire::packet::{HEADER_BYTES, Header, Kind};
+use crate::wire::packet::{Header, Kind};
 
 /// Where a piece of a datagram belongs.
 ///
@@ -66,14 +66,14 @@ impl Engine {
     /// then. Nothing changes.
     pub fn placement(&self, from: SocketAddr, head: &[u8], len: usize, dma: &mut dyn Dma) -> Option<Placement> {
         let header = Header::parse(head).ok().filter(|header| header.kind == Kind::Data)?;
-        let chunk = first_chunk(head.get(HEADER_BYTES..)?)?;
-        let at = HEADER_BYTES + chunk.at;
         let slot = self.slots.get(usize::from(header.session.slot)).filter(|slot| slot.id == header.session.id)?;
         let Use::Live(index) = slot.used else { return None };
         let peer = self.peers[usize::from(index)].as_ref()?;
         let session = peer.session.as_deref()?;
-        let rest = session.seals.receive.overhead();
-        let whole = at.checked_add(chunk.len)?.checked_add(rest)? <= len;
+        let body_at = session.seals.receive.body_at();
+        let chunk = first_chunk(head.get(body_at..)?)?;
+        let at = body_at + chunk.at;
+        let whole = at.checked_add(chunk.len)? <= len;
         let known = session.seals.receive.may_lend()
             && peer.paths[peer.current].addr == from
             && session.replay.check(header.number) == Freshness::New

@@ -8,7 +8,7 @@ use super::early::put_early;
 use super::tx::Body;
 use super::{InboundFetch, Op, OpKind, Session};
 use crate::command::Dma;
-use crate::engine::Lent;
+use crate::engine::{Lent, Transfer};
 use crate::error::OpError;
 use crate::ids::RegionRef;
 use crate::limits::{LENT_BYTES_MIN, REFERENCE_BYTES_MAX, REFERENCE_SPAN};
@@ -78,7 +78,9 @@ impl Session {
             OpData::Memory { region, from } => {
                 let memory = RegionRef { process: op.process, region };
                 let keeps_up = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
-                let by_reference = op.len <= REFERENCE_BYTES_MAX || keeps_up;
+                let rest = op.len - part - u64::from(len);
+                let transfer = Transfer { session: self.via.serial, operation: key.to_u64(), rest };
+                let by_reference = (op.len <= REFERENCE_BYTES_MAX || keeps_up).then_some(transfer);
                 self.put(memory, from + part, len as usize, by_reference, out, dma);
             }
         }
@@ -91,7 +93,7 @@ impl Session {
         memory: RegionRef,
         offset: u64,
         len: usize,
-        by_reference: bool,
+        by_reference: Option<Transfer>,
         out: &mut Writer<'_>,
         dma: &mut dyn Dma,
     ) {
@@ -141,7 +143,7 @@ impl Session {
         let fetch = self.inbound_fetches.get(key).expect("it has a target");
         write_fetch_head(fetch.ticket, fetch.start + part, last, len, out);
         let offset = target.base + fetch.offset + part;
-        self.put(target.memory, offset, len as usize, false, out, dma);
+        self.put(target.memory, offset, len as usize, None, out, dma);
     }
 
     /// The memory a fetch reads, while the export is there.

@@ -24,7 +24,6 @@ use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, PIECE_RANGES_MAX, PIECED_BYTES
 use crate::tables::Tables;
 use crate::time::Time;
 use crate::wire::frame::{self, Frame, MARKS_BYTES, PIECE_BYTES, Piece, ack_bytes, write_piece};
-use crate::wire::packet::HEADER_BYTES;
 use crate::wire::{Reader, Writer};
 
 /// What a sender keeps of chunks that go in pieces.
@@ -134,7 +133,7 @@ impl Session {
         if self.tx.resend.is_empty() || !self.may_go_again(may_send) {
             return None;
         }
-        let size = HEADER_BYTES + self.seals.send.overhead() + self.lost_size();
+        let size = self.seals.send.beside_body() + self.lost_size();
         let number = self.tx.resend.front().filter(|_| size > self.packet_bytes)?;
         (number < self.tx.base + CHUNK_WINDOW).then_some(number)
     }
@@ -148,8 +147,8 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Option<usize> {
-        let overhead = self.seals.send.overhead();
-        let room = self.packet_bytes.min(buf.len()).checked_sub(HEADER_BYTES + overhead + PIECE_BYTES + 1)?;
+        let beside = self.seals.send.beside_body();
+        let room = self.packet_bytes.min(buf.len()).checked_sub(beside + PIECE_BYTES + 1)?;
         let has_ack = self.rx.ack_now || self.tx.has_waited() && self.rx.next > 0;
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let marks_size = self.notification.due().map_or(0, |_| MARKS_BYTES);
@@ -166,7 +165,7 @@ impl Session {
         let end = bytes.len().min(start + room);
         self.tx.cut.going = (end < bytes.len()).then_some((number, end));
         let mut out = Writer::new(buf);
-        out.space(HEADER_BYTES);
+        out.space(self.seals.send.body_at());
         write_piece(&Piece { number, total: bytes.len(), start, data: &bytes[start..end] }, &mut out);
         if has_ack {
             self.add_ack(now, ack_ranges, &mut out);
@@ -174,7 +173,7 @@ impl Session {
         let len = out.len();
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first: number, count: 1 };
-        self.note_sent(now, packet, runs, before, len + overhead);
+        self.note_sent(now, packet, runs, before, len + self.seals.send.tag_bytes());
         if let Some(sent) = self.tx.sent.back_mut() {
             sent.is_piece = true;
         }

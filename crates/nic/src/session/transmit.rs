@@ -22,7 +22,7 @@ use crate::wire::frame::{
     EARLY_BYTES, MARKS_BYTES, PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_marks, write_padding,
     write_ping, write_pong, write_seq,
 };
-use crate::wire::packet::{HEADER_BYTES, Header, Kind};
+use crate::wire::packet::{Header, Kind};
 
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
 const PIECE_BYTES_MIN: usize = 512;
@@ -120,7 +120,7 @@ impl Session {
             return None;
         }
         let (number, in_flight) = (self.tx.next_packet, self.tx.in_flight);
-        let overhead = self.seals.send.overhead();
+        let (body_at, beside) = (self.seals.send.body_at(), self.seals.send.beside_body());
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let ack_size = ack_bytes(ack_ranges) + self.notification.due().map_or(0, |_| MARKS_BYTES);
         let size = self.packet_bytes.min(buf.len());
@@ -128,15 +128,15 @@ impl Session {
         // first time, and was lost with it.
         let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.has_waited() && self.rx.next > 0;
         let lost_size = if self.may_go_again(may_send) { self.lost_size() } else { 0 };
-        if HEADER_BYTES + overhead + lost_size + ack_size > size {
+        if beside + lost_size + ack_size > size {
             // A lost chunk that filled its packet leaves no room for an acknowledgement now. (One
             // that is larger than packets may be went in pieces, or waits for the window.)
-            has_ack = HEADER_BYTES + overhead + lost_size > size;
+            has_ack = beside + lost_size > size;
         }
-        let reserve = overhead + if has_ack { ack_size } else { 0 };
+        let reserve = self.seals.send.tag_bytes() + if has_ack { ack_size } else { 0 };
         let prompt = std::mem::take(&mut self.tx.prompt);
         let mut packet = Packet::new(number, Writer::new(&mut buf[..size.checked_sub(reserve)?]));
-        packet.out.space(HEADER_BYTES);
+        packet.out.space(body_at);
         if may_send != May::Nothing {
             self.fill(may_send == May::Short, &mut packet, tables, dma);
         }
@@ -147,7 +147,7 @@ impl Session {
                 // The peer has no room.
                 self.tx.pacer.held_otherwise();
             }
-            if end == HEADER_BYTES && !(has_ack && ack_due) {
+            if end == body_at && !(has_ack && ack_due) {
                 return None;
             }
         }
@@ -158,7 +158,7 @@ impl Session {
         let end = end + out.len();
         if !is_empty {
             let lent = self.lent.map_or(0, |lent| lent.len);
-            self.note_sent(now, number, runs, in_flight, end + overhead + lent);
+            self.note_sent(now, number, runs, in_flight, end + self.seals.send.tag_bytes() + lent);
         }
         self.notification.sent();
         Some((self.finish(buf, end), is_empty))
@@ -216,7 +216,7 @@ impl Session {
             && self.tx.pacer.is_open(now, self.congestion.pacing_rate())
             && self.tx.chunks.len() < CHUNK_WINDOW as usize
             && self.tx.span_bytes + EARLY_BYTES + bytes <= self.budget
-            && HEADER_BYTES + SEQ_BYTES + EARLY_BYTES + bytes + ack_bytes(0) + MARKS_BYTES + self.seals.send.overhead()
+            && self.seals.send.beside_body() + SEQ_BYTES + EARLY_BYTES + bytes + ack_bytes(0) + MARKS_BYTES
                 <= self.packet_bytes
     }
 
@@ -239,7 +239,7 @@ impl Session {
         chunk: impl FnOnce(&Session, &mut Writer<'_>),
     ) -> usize {
         let mut out = Writer::new(buf);
-        out.space(HEADER_BYTES);
+        out.space(self.seals.send.body_at());
         write_seq(self.tx.next_number(), &mut out);
         put_early(self.early_of(order), &mut out);
         chunk(self, &mut out);
@@ -350,23 +350,24 @@ impl Session {
 
     /// A packet with one ping or pong only: it goes where it is told, not on the current path.
     pub(crate) fn build_ping(&mut self, token: u64, pong: bool, buf: &mut [u8]) -> Option<usize> {
-        if buf.len() < HEADER_BYTES + PING_BYTES + self.seals.send.overhead() {
+        if buf.len() < self.seals.send.beside_body() + PING_BYTES {
             return None;
         }
-        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        let body_at = self.seals.send.body_at();
+        let mut out = Writer::new(&mut buf[body_at..]);
         if pong {
             write_pong(token, &mut out)
         } else {
             write_ping(token, &mut out)
         }
-        Some(self.finish(buf, HEADER_BYTES + PING_BYTES))
+        Some(self.finish(buf, body_at + PING_BYTES))
     }
 
     /// A packet of `bytes` with one ping, as long as the buffer has room.
     pub(crate) fn build_probe(&mut self, token: u64, bytes: usize, buf: &mut [u8]) -> Option<usize> {
-        let end = bytes.checked_sub(self.seals.send.overhead())?;
-        let padding = end.checked_sub(HEADER_BYTES + PING_BYTES).filter(|_| bytes <= buf.len())?;
-        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        let (body_at, end) = (self.seals.send.body_at(), bytes.checked_sub(self.seals.send.tag_bytes())?);
+        let padding = end.checked_sub(body_at + PING_BYTES).filter(|_| bytes <= buf.len())?;
+        let mut out = Writer::new(&mut buf[body_at..]);
         write_ping(token, &mut out);
         write_padding(padding, &mut out);
         Some(self.finish(buf, end))
@@ -374,9 +375,10 @@ impl Session {
 
     /// A packet that says goodbye; `buf` holds 256 bytes.
     pub(crate) fn build_close(&mut self, buf: &mut [u8]) -> usize {
-        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        let body_at = self.seals.send.body_at();
+        let mut out = Writer::new(&mut buf[body_at..]);
         write_close(&mut out);
-        let end = HEADER_BYTES + out.len();
+        let end = body_at + out.len();
         self.finish(buf, end)
     }
 
@@ -591,7 +593,7 @@ impl Session {
 
     /// Bytes of the longest message: it fits a packet beside everything else that may be there.
     pub(crate) fn message_bytes(&self) -> usize {
-        let beside = HEADER_BYTES + self.seals.send.overhead() + SEQ_BYTES + MESSAGE_BYTES + ack_bytes(ACK_RANGES_MAX);
+        let beside = self.seals.send.beside_body() + SEQ_BYTES + MESSAGE_BYTES + ack_bytes(ACK_RANGES_MAX);
         self.packet_bytes.saturating_sub(beside).min(MESSAGE_BYTES_MAX)
     }
 

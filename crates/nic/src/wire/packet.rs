@@ -13,7 +13,7 @@ use super::u64_at;
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 20;
 /// Version of everything behind the first two bytes.
-pub(crate) const VERSION: u8 = 12;
+pub(crate) const VERSION: u8 = 13;
 /// In the number of a hello: the sender encrypts.
 pub(crate) const HELLO_SEALED: u64 = 1;
 

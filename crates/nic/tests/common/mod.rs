@@ -454,7 +454,7 @@ impl World {
                 let guarded = lent.map_or(0..0, |lent| lent.at..lent.at + lent.len);
                 let len = lent.map_or(len, |lent| lent.put_in(&mut buf, len, memory));
                 self.lent += guarded.len() as u64;
-                let referred = lent.filter(|lent| lent.by_reference).map(|lent| (index, lent));
+                let referred = lent.filter(|lent| lent.by_reference.is_some()).map(|lent| (index, lent));
                 self.referred += referred.map_or(0, |(_, lent)| lent.len as u64);
                 if fit != Fit::CutUp && self.narrow.is_some_and(|most| len > most) {
                     continue;
@@ -543,14 +543,18 @@ pub fn plain_send(import: ImportId, offset: u64, data: &[u8]) -> Command<'_> {
     Command::Send { import, offset, source, notify: None, counter: None, completion: None }
 }
 
-/// The plain mode's checksum, as docs/protocol.md describes it.
-/// Makes the end of a plain packet right for the rest of it: no bytes are left out.
+/// Where the body of a plain packet begins.
+pub const PLAIN_BODY_AT: usize = 36;
+
+/// Makes what stands before the body of a plain packet right for the rest of it: no bytes are left
+/// out.
 pub fn seal_plainly(packet: &mut [u8]) {
-    let end = packet.len() - 8;
-    let sum = checksum_of(&[]).rotate_left(1) ^ checksum_of(&packet[..end]);
-    packet[end..].copy_from_slice(&sum.to_le_bytes());
+    packet[20..PLAIN_BODY_AT].fill(0);
+    let sum = checksum_of(&[]).rotate_left(1) ^ checksum_of(packet);
+    packet[28..PLAIN_BODY_AT].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// The plain mode's checksum, as docs/protocol.md describes it.
 pub fn checksum_of(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];

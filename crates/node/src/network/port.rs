@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use vmmc_host::Region;
-use vmmc_host::pages::PagePipe;
+use vmmc_host::pages::{Ahead, PagePipe};
 use vmmc_host::udp::{Head, ReceiveBuffer, UdpPort, Way, way_to};
 use vmmc_host::wait::Direct;
 use vmmc_nic::{Codepoint, Lent, Placement, Time, Transmit};
@@ -51,6 +51,7 @@ pub(crate) trait Port: AsFd + Sized {
         to: SocketAddr,
         head: &[u8],
         memory: (&Region, u64, usize),
+        ahead: Ahead,
         tail: &[u8],
     ) -> io::Result<()>;
     /// What the kernel knows of the way to an address.
@@ -149,9 +150,10 @@ impl Port for UdpPort {
         to: SocketAddr,
         head: &[u8],
         memory: (&Region, u64, usize),
+        ahead: Ahead,
         tail: &[u8],
     ) -> io::Result<()> {
-        UdpPort::send_pages(self, pipe, to, head, memory, tail)
+        UdpPort::send_pages(self, pipe, to, head, memory, ahead, tail)
     }
 
     fn way_to(to: SocketAddr) -> io::Result<Way> {

@@ -451,6 +451,21 @@ fn borrowed_memory_goes_by_the_quickest_way_that_is_open_and_once() {
 }
 
 #[test]
+fn a_node_that_goes_to_sleep_holds_no_pages() {
+    let mut world = World::with_path(peer(1));
+    let (port, piece) = (UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into(), 1 << 20).unwrap(), 61_440);
+    let region = Region::create(8 * piece as u64).unwrap();
+    for at in [0, piece] {
+        let ahead = Ahead { transfer: (1, 1), bytes: (7 * piece - at) as u64 };
+        let (to, memory) = (port.local_addr(), (&region, at as u64, piece));
+        port.send_pages(&mut world.network.pages, to, b"head", memory, ahead, b"").unwrap();
+    }
+    assert!(world.network.pages.held_bytes() > 0);
+    assert!(world.network.arm(false) && world.network.arm(true));
+    assert_eq!(world.network.pages.held_bytes(), 0);
+}
+
+#[test]
 fn borrowed_memory_without_room_is_copied_and_waits() {
     let mut world = World::with_path(peer(1));
     world.engine.region = Some(Region::create(1 << 16).unwrap());

@@ -13,10 +13,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vmmc_host::Region;
-use vmmc_host::pages::PagePipe;
+use vmmc_host::pages::{Ahead, PagePipe};
 use vmmc_host::udp::{HEAD_BYTES, Head, Way};
 use vmmc_host::wait::Direct;
-use vmmc_nic::{Codepoint, Fit, Lent, Placement, ProcessId, RegionId, RegionRef, Time, Transmit};
+use vmmc_nic::{Codepoint, Fit, Lent, Placement, ProcessId, RegionId, RegionRef, Time, Transfer, Transmit};
 
 /// What a socket was asked to do with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,6 +261,7 @@ impl Port for FakePort {
         to: SocketAddr,
         head: &[u8],
         memory: (&Region, u64, usize),
+        _: Ahead,
         tail: &[u8],
     ) -> io::Result<()> {
         self.take(to, How::ByReference, vec![[head, &content(memory), tail].concat()])
@@ -363,7 +364,8 @@ impl Traffic for Engine {
         let rest = [&bytes[..at], &bytes[at + len..]].concat();
         buf[..rest.len()].copy_from_slice(&rest);
         let memory = RegionRef { process: ProcessId(0), region: RegionId(0) };
-        let lent = Lent { at, memory, offset: 0, len, by_reference: true };
+        let transfer = Transfer { session: 1, operation: 1, rest: 0 };
+        let lent = Lent { at, memory, offset: 0, len, by_reference: Some(transfer) };
         Some((Transmit { to, len: rest.len(), codepoint, to_stranger, fit }, Some(lent)))
     }
 
