@@ -352,7 +352,7 @@ impl Core {
             };
             self.wait_unannounced(limit.deadline(), look)?;
         }
-        if CORKED.get() {
+        if self.is_corked() {
             return Ok(());
         }
         // A step of ours has looked at the ring itself.
@@ -370,14 +370,20 @@ impl Core {
         if !self.waiting.waiter.steps() {
             return post();
         }
-        CORKED.set(true);
+        let before = CORKED.replace(true);
         let posted = post();
-        CORKED.set(false);
+        CORKED.set(before);
         if posted.is_err() {
             // Nothing follows.
             self.step();
         }
         posted
+    }
+
+    /// Whether this thread posts commands that another one is to follow.
+    #[inline]
+    pub(crate) fn is_corked(&self) -> bool {
+        CORKED.get()
     }
 
     fn try_post(&self, command: &RawCommand, inline: &[u8]) -> bool {

@@ -106,7 +106,7 @@ impl Shared {
     #[inline]
     fn try_send_inline(&self, offset: u64, data: &[u8]) -> Result<bool, TransferError> {
         let core = &*self.core;
-        if core.usable().is_err() || !core.waiting.waiter.steps() {
+        if core.usable().is_err() || !core.waiting.waiter.steps() || core.is_corked() {
             return Ok(false);
         }
         self.deferred.check().map_err(|error| self.op_error(error))?;
@@ -359,11 +359,15 @@ impl Shared {
     pub(crate) fn flush_engine(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
         self.check_deferred()?;
         self.posted.store(false, Ordering::Relaxed);
-        let mut command = RawCommand::new(Op::Flush, self.id);
-        let mut ticket = self.post_answered(&mut command, Hold::Nothing, limit)?;
+        let mut ticket = self.post_flush(limit)?;
         self.finish(&mut ticket, limit)?;
         self.core.collect();
         self.check_deferred()
+    }
+
+    /// Has the other node answer at once to all that was posted before.
+    pub(crate) fn post_flush(&self, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
+        self.post_answered(&mut RawCommand::new(Op::Flush, self.id), Hold::Nothing, limit)
     }
 
     /// Waits for an answer; gives its value.

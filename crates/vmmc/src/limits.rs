@@ -159,6 +159,9 @@ pub const POLLED_AFTER_MESSAGE: Duration = Duration::from_micros(50);
 /// The same after a mark, whatever was sent since: another sender may have taken its place among
 /// the [`ENDPOINT_POLLED_MAX`].
 pub const POLLED_AFTER_MARK: Duration = Duration::from_micros(200);
+/// Payload of a message to another node behind which it comes about as much later: then it marks
+/// the board whenever another one went.
+pub const MARKED_BEHIND_BYTES: u64 = 128 << 10;
 /// Time after which all senders are polled, whatever the board says: a hostile one can write it.
 pub const BOARD_TRUSTED: Duration = Duration::from_millis(1);
 /// Looks of a wait for a message between two readings of the clock, which takes as long as some

@@ -29,8 +29,17 @@ pub struct Posted {
 }
 
 impl Posted {
-    fn new(shared: &Arc<Shared>, tickets: Vec<Ticket>) -> Posted {
-        Posted { shared: (!tickets.is_empty()).then(|| shared.clone()), tickets }
+    /// Has the other node answer at once, whatever has been posted behind it.
+    pub(crate) fn ask(&mut self) -> Result<(), TransferError> {
+        if let Some(shared) = &self.shared {
+            self.tickets.push(shared.post_flush(&shared.limit(SendOptions::default()))?);
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to wait for.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Whether its source may be changed, as far as has been heard from the node. Waits for
@@ -74,15 +83,30 @@ impl Import {
     /// [`TransferError`]. [`TransferError::Engine`] with [`OpError::NotByToken`]: the import is of
     /// another export.
     pub fn send_token<'a>(&self, token: PayloadToken, tag: u64, source: impl Source<'a>) -> Result<(), TransferError> {
+        let mut posted = Posted::default();
+        let sent = self.begin_token(token, tag, source, &mut posted);
+        posted.wait()?;
+        sent
+    }
+
+    /// Sends a payload by token, or posts it: the source is not to change before `posted` has been
+    /// [waited](Posted::wait) for, even after an error.
+    pub(crate) fn begin_token<'a>(
+        &self,
+        token: PayloadToken,
+        tag: u64,
+        source: impl Source<'a>,
+        posted: &mut Posted,
+    ) -> Result<(), TransferError> {
         let shared = &*self.shared;
         let (part, entries) = shared.check_token(token, tag, &source)?;
-        let Some(mapped) = &self.mapped_table else {
-            let mut tickets = Vec::new();
-            let posted = shared.post_token_engine(&part, &source, &mut tickets);
-            shared.end_token(tickets)?;
-            return posted;
-        };
-        mapped.send_token(&part, entries, |each| source.pieces(each)).map_err(|fault| shared.fault(fault))
+        if let Some(mapped) = &self.mapped_table {
+            let sent = mapped.send_token(&part, entries, |each| source.pieces(each));
+            return sent.map_err(|fault| shared.fault(fault));
+        }
+        let sent = shared.post_token_engine(&part, &source, &mut posted.tickets);
+        posted.shared = (!posted.tickets.is_empty()).then(|| self.shared.clone());
+        sent
     }
 
     /// Has what stands in the table for a token that something is sent by soon come to this core:
@@ -105,13 +129,9 @@ impl Import {
         tag: u64,
         source: impl Source<'static>,
     ) -> Result<Posted, TransferError> {
-        if self.mapped_table.is_some() {
-            return self.send_token(token, tag, source).map(|()| Posted::default());
-        }
-        let (part, _) = self.shared.check_token(token, tag, &source)?;
-        let mut tickets = Vec::new();
-        self.shared.post_token_engine(&part, &source, &mut tickets)?;
-        Ok(Posted::new(&self.shared, tickets))
+        let mut posted = Posted::default();
+        self.begin_token(token, tag, source, &mut posted)?;
+        Ok(posted)
     }
 }
 

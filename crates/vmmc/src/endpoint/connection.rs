@@ -11,8 +11,8 @@ use crate::error::{ConnectError, MessageError, TransferError};
 use crate::import::{Import, SendOptions};
 use crate::limits::{
     CONNECTION_TABLES_MAX, CONTROL_MESSAGE_BYTES_MAX, ENDPOINT_FRAMES_MAX, ENDPOINT_SENDERS_MAX, ENDPOINT_SLOTS,
-    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, POLLED_AFTER_MARK, POLLED_AFTER_MESSAGE, RUN_KEPT,
-    SLOTS_STORED_SOON,
+    FRAME_BYTES_MAX, FULL_RETRY_MAX, FULL_RETRY_MIN, MARKED_BEHIND_BYTES, POLLED_AFTER_MARK, POLLED_AFTER_MESSAGE,
+    RUN_KEPT, SLOTS_STORED_SOON,
 };
 use crate::session::Session;
 use crate::source::Source;
@@ -319,8 +319,11 @@ impl Connection {
         payload: impl Source<'a>,
         timeout: Duration,
     ) -> Result<(), MessageError> {
-        let len = payload.len_bytes();
-        self.put_by_token(control, token, len, timeout, |table, tag| table.send_token(token, tag, payload))
+        let mut posted = Posted::default();
+        let sent = self.put_by_token(control, token, payload, timeout, (&mut posted, true));
+        // The message is on its way meanwhile; whatever became of it, the source is in use.
+        let ended = self.unless_revoked(token, posted.wait());
+        sent.and(ended)
     }
 
     /// As [`send_by_token_within`](Self::send_by_token_within), but does not wait until another
@@ -335,23 +338,32 @@ impl Connection {
         payload: impl Source<'static>,
         timeout: Duration,
     ) -> Result<Posted, MessageError> {
-        let len = payload.len_bytes();
-        self.put_by_token(control, token, len, timeout, |table, tag| table.post_token(token, tag, payload))
+        let mut posted = Posted::default();
+        self.put_by_token(control, token, payload, timeout, (&mut posted, false)).map(|()| posted)
     }
 
     fn transfer_error(&self, error: TransferError) -> MessageError {
         MessageError::Transfer { endpoint: self.endpoint.clone(), error }
     }
 
-    /// Sends a payload of `len` bytes by token, and the message that says so.
-    fn put_by_token<P: Default>(
+    /// Sends a payload by token, or posts it, and the message that says so. `waits`: the source is
+    /// waited for next.
+    fn put_by_token<'a>(
         &mut self,
         control: &[u8],
         token: PayloadToken,
-        len: u64,
+        payload: impl Source<'a>,
         timeout: Duration,
-        put: impl FnOnce(&Import, u64) -> Result<P, TransferError>,
-    ) -> Result<P, MessageError> {
+        (posted, waits): (&mut Posted, bool),
+    ) -> Result<(), MessageError> {
+        let len = payload.len_bytes();
+        let tag = self.room_by_token(control, token, timeout)?;
+        self.put_payload(token, tag, payload, posted)?;
+        self.put_message_by_token(control, (token, tag, len), (posted, waits))
+    }
+
+    /// Waits for room for a message by token; gives the tag of its payload.
+    fn room_by_token(&mut self, control: &[u8], token: PayloadToken, timeout: Duration) -> Result<u64, MessageError> {
         if control.len() > CONTROL_MESSAGE_BYTES_MAX {
             return Err(MessageError::ControlTooLong { endpoint: self.endpoint.clone(), len: control.len() as u64 });
         }
@@ -361,31 +373,66 @@ impl Connection {
         if self.credit.room(0).is_none() {
             self.wait_for_room(0, timeout)?;
         }
-        let tag = self.number.wrapping_add(self.credit.sent());
-        let payload = self.put_payload(token, |table| put(table, tag))?;
-        let head = Head { control: control.len(), payload: Payload::ByToken(len) };
-        let sent = self.put_message(control, head, Some((token, tag)));
-        sent.map(|()| payload).map_err(|error| self.transfer_error(error))
+        Ok(self.number.wrapping_add(self.credit.sent()))
     }
 
-    /// Sends a payload by token, unless the token is of no table that is there.
-    fn put_payload<P: Default>(
+    fn put_message_by_token(
+        &mut self,
+        control: &[u8],
+        (token, tag, len): (PayloadToken, u64, u64),
+        (posted, waits): (&mut Posted, bool),
+    ) -> Result<(), MessageError> {
+        let head = Head { control: control.len(), payload: Payload::ByToken(len) };
+        let sent = if waits && posted.is_under_way() {
+            let core = self.session.core().clone();
+            let sent = core.corked(|| self.put_message(control, head, Some((token, tag))));
+            // Unasked it comes too, but later.
+            if posted.ask().is_err() {
+                core.step();
+            }
+            sent
+        } else {
+            self.put_message(control, head, Some((token, tag)))
+        };
+        sent.map_err(|error| self.transfer_error(error))
+    }
+
+    /// Sends a payload by token, or posts it, unless the token is of no table that is there.
+    fn put_payload<'a>(
         &mut self,
         token: PayloadToken,
-        put: impl FnOnce(&Import) -> Result<P, TransferError>,
-    ) -> Result<P, MessageError> {
-        let Some(at) = self.table(token)? else { return Ok(P::default()) };
+        tag: u64,
+        payload: impl Source<'a>,
+        posted: &mut Posted,
+    ) -> Result<(), MessageError> {
+        let Some(at) = self.table(token)? else { return Ok(()) };
         let table = &self.tables[at];
-        let sent = self.session.core().corked(|| put(table)).and_then(|payload| match table.as_ptr() {
+        let sent = self.session.core().corked(|| table.begin_token(token, tag, payload, posted));
+        self.end_of_payload(token, at, sent)
+    }
+
+    /// What went by the table at that place goes before the message.
+    fn end_of_payload(
+        &mut self,
+        token: PayloadToken,
+        at: usize,
+        sent: Result<(), TransferError>,
+    ) -> Result<(), MessageError> {
+        let table = &self.tables[at];
+        let sent = sent.and_then(|()| match table.as_ptr() {
             // The message does not go through the node, so the payload comes first.
-            None if self.is_mapped() => table.flush().map(|()| payload),
-            _ => Ok(payload),
+            None if self.is_mapped() => table.flush(),
+            _ => Ok(()),
         });
+        self.unless_revoked(token, sent)
+    }
+
+    /// Forgets a table that its owner has replaced; it says so of the payload.
+    fn unless_revoked(&mut self, token: PayloadToken, sent: Result<(), TransferError>) -> Result<(), MessageError> {
         match sent {
-            // The owner has replaced the table; it says so of the payload.
             Err(TransferError::Revoked { .. }) => {
                 self.tables.retain(|table| table.export_id() != token.table);
-                Ok(P::default())
+                Ok(())
             }
             sent => sent.map_err(|error| self.transfer_error(error)),
         }
@@ -473,12 +520,20 @@ impl Connection {
         let sent = self.credit.sent();
         let mut image = Image::new();
         image.fill(control, head, token, sent + 1);
-        self.channel.send_bytes(slot_end(sent) - head.slot_bytes(), image.bytes())?;
+        let at = slot_end(sent) - head.slot_bytes();
+        if self.is_polled(head) {
+            self.channel.send_bytes(at, image.bytes())?;
+        } else {
+            // Message and mark share a packet, where that can be.
+            self.session.core().corked(|| self.channel.send_bytes(at, image.bytes()))?;
+            // That the board has gone since is of no harm to the message, which goes without it
+            // then. A later call says so.
+            if self.mark_board().is_err() {
+                self.session.core().step();
+            }
+        }
         self.spend(head);
         self.ask_early();
-        // The message is there, and may have been taken already: that the board has gone since is
-        // of no harm to it. A later call says so.
-        let _ = self.mark_board(false);
         Ok(())
     }
 
@@ -501,7 +556,7 @@ impl Connection {
         self.spend(head);
         if quiet != 0 {
             // As in `put_message`.
-            let _ = self.mark_board(true);
+            let _ = self.mark_board();
         }
         Some(Ok(()))
     }
@@ -514,20 +569,31 @@ impl Connection {
         });
     }
 
-    /// Marks the board, for the owner may not poll this channel. A mapped sender has seen that it
-    /// does not. Another one would wait for the answer: it takes the owner for one that polls a
-    /// channel for a moment after each message. What it is wrong about the owner finds when it
-    /// polls all senders.
-    #[inline(never)]
-    fn mark_board(&mut self, seen: bool) -> Result<(), TransferError> {
-        if !seen && !self.notify {
-            let now = self.session.core().waiting.waiter.now();
-            let before = std::mem::replace(&mut self.sent_at, now);
-            if now.since(before) < POLLED_AFTER_MESSAGE && now.since(self.marked_at) < POLLED_AFTER_MARK {
-                return Ok(());
-            }
+    /// Whether the owner is taken for one that polls this channel, which is not mapped: he does for
+    /// a moment after each message, if this one is not behind a long payload. To ask would be to
+    /// wait for the answer. What this is wrong about the owner finds when he polls all senders.
+    fn is_polled(&mut self, head: Head) -> bool {
+        if self.notify {
+            return false;
+        }
+        let behind = match head.payload {
+            Payload::None => 0,
+            Payload::Frames(_, bytes) | Payload::ByToken(bytes) => bytes,
+        };
+        let now = self.session.core().waiting.waiter.now();
+        let before = std::mem::replace(&mut self.sent_at, now);
+        let polled = behind < MARKED_BEHIND_BYTES
+            && now.since(before) < POLLED_AFTER_MESSAGE
+            && now.since(self.marked_at) < POLLED_AFTER_MARK;
+        if !polled {
             self.marked_at = now;
         }
+        polled
+    }
+
+    /// Marks the board, for the owner may not poll this channel.
+    #[inline(never)]
+    fn mark_board(&mut self) -> Result<(), TransferError> {
         self.mark = self.mark.wrapping_add(1);
         let options = SendOptions { notify: self.notify.then_some(0), ..SendOptions::default() };
         self.board.send_with(self.index, &[self.mark], options)
@@ -618,22 +684,94 @@ impl Drop for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Endpoint;
     use vmmc_node::{Embedded, KeySource, NodeConfig};
 
+    /// Two sessions of a node.
+    fn sessions(name: &str) -> [Session; 2] {
+        let node = Embedded::start(NodeConfig::new(name).key(KeySource::Plain)).expect("the node starts");
+        [(); 2].map(|()| Session::over(node.attach().expect("it lets us in")).expect("a session"))
+    }
+
+    fn connect(sender: &Session, endpoint: &mut Endpoint) -> Connection {
+        let name = endpoint.name().to_string();
+        std::thread::scope(|scope| {
+            let connected = scope.spawn(|| sender.connect(&name).open().expect("it is let in"));
+            while !connected.is_finished() {
+                assert!(endpoint.poll().expect("the owner is here").is_none());
+            }
+            connected.join().expect("no panic")
+        })
+    }
+
     #[test]
-    fn a_message_that_has_arrived_is_sent_although_its_owner_goes_before_it_is_told() {
-        let config = NodeConfig::new("connection-board").key(KeySource::Plain);
-        let node = Embedded::start(config).expect("the node starts");
-        let session = || Session::over(node.attach().expect("it lets us in")).expect("a session");
-        let (owner, sender) = (session(), session());
-        let mut endpoint = owner.endpoint("goes").create().expect("an endpoint");
+    fn what_is_behind_a_long_payload_marks_the_board_whenever_another_one_went() {
+        let [owner, sender] = sessions("connection-marks");
+        let builder = owner.endpoint("marks").mappable(false);
+        let mut endpoint = builder.tokens(2, 2 * MARKED_BEHIND_BYTES).create().expect("an endpoint");
+        let mut connection = connect(&sender, &mut endpoint);
+        let memory = sender.buffer(MARKED_BEHIND_BYTES).expect("memory");
+        let mut marked = [0; 2];
+        for _ in 0..50 {
+            for (len, marked) in [MARKED_BEHIND_BYTES - 1, MARKED_BEHIND_BYTES].into_iter().zip(&mut marked) {
+                let buffer = endpoint.token_buffer().expect("one is free");
+                let before = connection.mark;
+                // So soon behind another one that no time has passed.
+                (connection.sent_at, connection.marked_at) = [connection.session.core().waiting.waiter.now(); 2].into();
+                connection.send_by_token(b"here it is", buffer.token(), memory.range(0..len)).expect("there is room");
+                *marked += u32::from(connection.mark != before);
+                assert_eq!(endpoint.wait().expect("it comes").by_token().expect("by token").len, Ok(len));
+            }
+        }
+        assert!(marked[0] < 50 && marked[1] == 50, "{marked:?}");
+    }
+
+    #[test]
+    fn a_message_to_another_node_goes_although_the_board_has_gone() {
+        let config = |name: &str| {
+            let listen = "127.0.0.1:0".parse().expect("an address");
+            NodeConfig::new(name).listen(listen).key(KeySource::Plain).plain_trust_users()
+        };
+        let near = Embedded::start(config("connection-near")).expect("the node starts");
+        let far = Embedded::start(config("connection-far").peer(&near.addresses())).expect("the node starts");
+        let session = |node: &Embedded| Session::over(node.attach().expect("it lets us in")).expect("a session");
+        let (owner, sender) = (session(&near), session(&far));
+        let mut endpoint = owner.endpoint("without").create().expect("an endpoint");
         let mut connection = std::thread::scope(|scope| {
-            let connected = scope.spawn(|| sender.connect("goes").open().expect("it is let in"));
+            let connected = scope.spawn(|| sender.connect("without").node(&near.name()).open().expect("it is let in"));
             while !connected.is_finished() {
                 assert!(endpoint.poll().expect("the owner is here").is_none());
             }
             connected.join().expect("no panic")
         });
+        let board = owner.export(64).create().expect("an export");
+        let polled = std::sync::atomic::AtomicBool::new(true);
+        connection.board = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while polled.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(endpoint.poll().expect("the owner is here").is_none());
+                }
+            });
+            let import = sender.import_id(board.id()).node(&near.name()).rights(Rights::WRITE).open();
+            polled.store(false, std::sync::atomic::Ordering::Relaxed);
+            import.expect("an import")
+        });
+        board.unexport().expect("it ends");
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = connection.board.broken();
+        assert!(connection.board.broken().is_some(), "the sender knows");
+        connection.send(b"it goes", b"").expect("it is on its way");
+        // Nobody steps the sender's node before its keeper does, after a second.
+        let soon = owner.deadline(Duration::from_millis(500));
+        let message = endpoint.wait_by(soon).expect("it has gone by itself");
+        assert_eq!(message.control(), b"it goes");
+    }
+
+    #[test]
+    fn a_message_that_has_arrived_is_sent_although_its_owner_goes_before_it_is_told() {
+        let [owner, sender] = sessions("connection-board");
+        let mut endpoint = owner.endpoint("goes").create().expect("an endpoint");
+        let mut connection = connect(&sender, &mut endpoint);
         // The owner polls the sender no more, so the board is to be marked; and that has gone.
         let mut quiet = [0; 8];
         while quiet == [0; 8] {

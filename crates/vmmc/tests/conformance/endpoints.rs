@@ -4,8 +4,8 @@ use crate::nodes::{LONG, Nodes, SHORT, pattern, readable};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc::{
-    AppendOptions, ByToken, Came, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import,
-    Kind, Message, MessageError, Path, PayloadToken, Rights, Session, TokenError, TokenRefused, WaitError, WaitFor,
+    AppendOptions, Came, ConnectError, Connection, Endpoint, EndpointBuilder, ErrorKind, ExportId, Import, Kind,
+    Message, MessageError, Path, Rights, Session, WaitError, WaitFor,
 };
 
 pub(super) const FRAMES: u64 = 4;
@@ -19,7 +19,7 @@ pub(super) struct Ends {
     pub(super) sessions: Vec<Session>,
 }
 
-fn inbox(nodes: &dyn Nodes, owner: &Session) -> EndpointBuilder {
+pub(super) fn inbox(nodes: &dyn Nodes, owner: &Session) -> EndpointBuilder {
     owner.endpoint("inbox").mappable(nodes.map_endpoints())
 }
 
@@ -32,7 +32,7 @@ pub(super) fn ends(nodes: &dyn Nodes) -> Ends {
 }
 
 /// The owner polls while a sender connects.
-fn connect(nodes: &dyn Nodes, endpoint: &mut Endpoint, session: &Session) -> Connection {
+pub(super) fn connect(nodes: &dyn Nodes, endpoint: &mut Endpoint, session: &Session) -> Connection {
     let node = nodes.name(0);
     std::thread::scope(|scope| {
         let opening = scope.spawn(move || session.connect("inbox").node(&node).wait(LONG).open());
@@ -637,14 +637,19 @@ pub(super) fn intrude(
     Intruder { number, calls, channel, board: (version == VERSION).then(board) }
 }
 
+/// Polls until nobody is polled but by the board; the board then.
+fn unmarked(endpoint: &mut Endpoint, board: &Import) -> [u8; 2048] {
+    (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
+    let mut marks = [0; 2048];
+    board.fetch(0, &mut marks[..]).unwrap();
+    marks
+}
+
 pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
-    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION);
-    let (board, mut before) = (board.unwrap(), [0; 2048]);
+    let board = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION).board.unwrap();
     for sender in &mut senders {
-        // Until nobody is polled but by the board.
-        (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
-        board.fetch(0, &mut before[..]).unwrap();
+        let before = unmarked(&mut endpoint, &board);
         sender.send(b"marked", b"").unwrap();
         sender.flush().unwrap();
         board.send(0, &before[..]).unwrap();
@@ -656,12 +661,9 @@ pub(crate) fn a_message_whose_mark_another_takes_off_the_board_is_heard(nodes: &
 /// The same while the owner sleeps, and its marks are taken off all the time.
 pub(crate) fn a_message_whose_mark_another_takes_off_the_board_wakes_its_owner(nodes: &dyn Nodes) {
     let Ends { mut endpoint, mut senders, sessions, .. } = ends(nodes);
-    let Intruder { board, .. } = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION);
-    let (board, mut before) = (board.unwrap(), [0; 2048]);
+    let board = intrude(nodes, &sessions[1], &mut endpoint, 7, VERSION).board.unwrap();
     for sender in &mut senders {
-        // Until nobody is polled but by the board.
-        (0..50_000).for_each(|_| assert!(endpoint.poll().unwrap().is_none()));
-        board.fetch(0, &mut before[..]).unwrap();
+        let before = unmarked(&mut endpoint, &board);
         let over = AtomicBool::new(false);
         let came = std::thread::scope(|scope| {
             let taken_off = scope.spawn(|| {
@@ -723,90 +725,6 @@ pub(crate) fn a_hostile_sender_is_cut_off_and_others_are_served(nodes: &dyn Node
         }
     }
     assert!(endpoint.counts().misbehaved > 0 && endpoint.counts().refused > 0, "{:?}", endpoint.counts());
-}
-
-/// An endpoint with two buffers for payloads by token, and a sender on each node.
-fn with_tokens(nodes: &dyn Nodes) -> Ends {
-    let owner = nodes.attach(0);
-    let mut endpoint = inbox(nodes, &owner).tokens(2, 100_000).create().unwrap();
-    let sessions = vec![nodes.attach(0), nodes.attach(1)];
-    let senders = sessions.iter().map(|session| connect(nodes, &mut endpoint, session)).collect();
-    Ends { owner, endpoint, senders, sessions }
-}
-
-pub(crate) fn payloads_by_token_land_in_their_buffer_and_messages_say_so(nodes: &dyn Nodes) {
-    let mut s = with_tokens(nodes);
-    for round in 0..30u8 {
-        for which in [0, 1] {
-            let len = [0, 10, 5_000, 100_000][usize::from(round) % 4];
-            let (buffer, data) = (s.endpoint.token_buffer().unwrap(), pattern(len, round));
-            let control = pattern(usize::from(round) * 4, which);
-            let sender = &mut s.senders[usize::from(which)];
-            sender.send_by_token(&control, buffer.token(), &data).unwrap();
-            let message = s.endpoint.wait().unwrap();
-            assert!(message.control() == control && message.payload().is_none());
-            assert_eq!(message.by_token(), Some(ByToken { token: buffer.token(), len: Ok(len as u64) }));
-            assert!(buffer.to_vec().unwrap() == data, "{which} {round}");
-        }
-    }
-    let full = [s.endpoint.token_buffer().unwrap(), s.endpoint.token_buffer().unwrap()];
-    let none = s.endpoint.token_buffer().map(drop);
-    assert!(matches!(none, Err(TokenError::InUse { count: 2, .. })), "{none:?}");
-    assert_eq!(none.unwrap_err().kind(), ErrorKind::Full);
-    let token = full[0].token();
-    full[1].cancel().unwrap();
-    let wrong = PayloadToken { key: token.key ^ 8, ..token };
-    let of_none = PayloadToken { table: ExportId { slot: token.table.slot, generation: 77 }, ..token };
-    for sender in &mut s.senders {
-        let long = vec![1; 100_001];
-        for (token, payload, len) in [
-            (wrong, &b"x"[..], Err(TokenRefused::Wrong)),
-            (of_none, b"x", Err(TokenRefused::Wrong)),
-            (full[1].token(), b"x", Err(TokenRefused::Cancelled)),
-            (token, &long, Err(TokenRefused::TooLong { len: 100_001, max: 100_000 })),
-        ] {
-            sender.send_by_token(b"all the same", token, payload).unwrap();
-            let message = s.endpoint.wait().unwrap();
-            assert_eq!((message.control(), message.by_token()), (&b"all the same"[..], Some(ByToken { token, len })));
-        }
-        sender.send(b"without", b"").unwrap();
-        assert_eq!(s.endpoint.wait().unwrap().by_token(), None);
-    }
-    // A token that two have: one of them sends its payload.
-    let mut came = Vec::new();
-    for (sender, number) in s.senders.iter_mut().zip(0u8..) {
-        sender.send_by_token(&[number], token, &pattern(3_000, number)).unwrap();
-        let message = s.endpoint.wait().unwrap();
-        came.push(message.by_token().unwrap().len);
-    }
-    assert_eq!(came, [Ok(3_000), Err(TokenRefused::Used)]);
-    assert!(full[0].to_vec().unwrap() == pattern(3_000, 0));
-    let without = s.owner.endpoint("without").create().unwrap();
-    assert!(matches!(without.token_buffer(), Err(TokenError::None { .. })));
-}
-
-pub(crate) fn senders_that_die_in_mid_payload_do_not_use_the_buffers_up(nodes: &dyn Nodes) {
-    let mut s = with_tokens(nodes);
-    for round in 0..20u8 {
-        let buffer = s.endpoint.token_buffer().unwrap();
-        let token = buffer.token();
-        if round % 2 == 0 {
-            s.senders[usize::from(round % 4 / 2)].send_by_token(b"", token, &[round; 100]).unwrap();
-            assert_eq!(s.endpoint.wait().unwrap().by_token(), Some(ByToken { token, len: Ok(100) }));
-            assert_eq!(buffer.to_vec().unwrap(), [round; 100]);
-            continue;
-        }
-        // The end of one that maps the table.
-        let table = s.sessions[0].import_id(token.table).rights(Rights::WRITE).open().unwrap();
-        let Some(table) = table.as_ptr().filter(|_| nodes.map_endpoints()) else {
-            assert!(table.as_ptr().is_none(), "one that maps it can do what it likes");
-            continue;
-        };
-        let entry = table.wrapping_add(token.index as usize * 64).cast::<u64>().cast_mut();
-        // SAFETY: the table is mapped for writing and lives; others see the word as an atomic too.
-        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(entry) };
-        word.store(vmmc_nic::TokenState::Filling.word(token.key), std::sync::atomic::Ordering::SeqCst);
-    }
 }
 
 /// What comes wakes the owner, so it does not look by itself all the time. A thousand sleeps of the

@@ -4,6 +4,7 @@
 //! To add a kind, implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
 
 mod bindings;
+mod by_token;
 mod continuing;
 mod control;
 mod endpoints;
@@ -154,8 +155,8 @@ macro_rules! suite {
     (@endpoints $make:expr) => {
         suite!(@tests $make;
             endpoints: an_event_loop_leaves_wake_ups_to_a_thread_that_waits,
-            endpoints: payloads_by_token_land_in_their_buffer_and_messages_say_so,
-            endpoints: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
+            by_token: payloads_by_token_land_in_their_buffer_and_messages_say_so,
+            by_token: senders_that_die_in_mid_payload_do_not_use_the_buffers_up,
             endpoints: messages_come_whole_with_their_payloads_in_the_order_of_each_sender,
             endpoints: a_sender_without_credit_waits_or_is_told_and_loses_nothing,
             endpoints: what_a_sender_heard_early_is_not_the_last_word,
@@ -163,6 +164,7 @@ macro_rules! suite {
             endpoints: a_message_that_is_used_again_has_nothing_of_the_one_before,
             endpoints: messages_of_two_parts_go_and_come_in_two,
             endpoints: what_a_message_was_sent_from_may_change_at_once,
+            by_token: what_a_payload_by_token_was_sent_from_may_change_at_once,
             endpoints: senders_that_flood_take_turns_with_the_others,
             endpoints: a_sender_that_dies_in_mid_message_leaves_nothing_half_visible,
             endpoints: a_sender_without_a_pause_holds_up_nobody_who_connects,
@@ -194,6 +196,44 @@ suite!(simulated, crate::nodes::Simulated::start);
 suite!(unmapped embedded_unmapped, crate::nodes::Embedded::start);
 suite!(unmapped daemon_unmapped, crate::nodes::Daemons::start);
 suite!(unmapped simulated_unmapped, crate::nodes::Simulated::start);
+
+/// A message to another node, its payload and its mark of the board share a packet, and so does
+/// what asks for the answer that its sender waits for.
+#[test]
+fn what_belongs_to_a_message_goes_in_as_few_packets_as_it_can() {
+    const ROUNDS: u64 = 50;
+    for nodes in [nodes::Embedded::start_plain(), nodes::Embedded::start()] {
+        let mut ends = by_token::with_tokens(&nodes);
+        let (sender, session) = (&mut ends.senders[1], &ends.sessions[1]);
+        let counted = || {
+            let info = session.node_info(false).expect("an answer");
+            ["commands", "udp_datagrams_out"]
+                .map(|wanted| info.counters.iter().find(|(name, _)| name == wanted).expect("counted").1)
+        };
+        let registered = session.buffer(1_000).expect("memory");
+        // Message and mark; payload, message, mark and question.
+        for (by_token, commands) in [(false, 2), (true, 4)] {
+            let before = counted();
+            for _ in 0..ROUNDS {
+                // So long that the owner is not taken for one that polls.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let buffer = by_token.then(|| ends.endpoint.token_buffer().expect("one is free"));
+                match &buffer {
+                    Some(buffer) => sender.send_by_token(b"with it", buffer.token(), registered.range(0..1_000)),
+                    None => sender.send(b"alone", b""),
+                }
+                .expect("there is room");
+                let came = ends.endpoint.wait().expect("it comes").by_token().map(|by| by.len);
+                assert_eq!(came, by_token.then_some(Ok(1_000)));
+            }
+            let after = counted();
+            let [done, packets] = [0, 1].map(|which| after[which] - before[which]);
+            // Now and then the sender asks what is free.
+            assert!((commands * ROUNDS..commands * ROUNDS + ROUNDS / 2).contains(&done), "{done} commands: {by_token}");
+            assert!((ROUNDS..ROUNDS * 3 / 2).contains(&packets), "{packets} packets, by token: {by_token}");
+        }
+    }
+}
 
 /// Long data goes between plain nodes of one machine by reference to its pages, and straight to its
 /// place; what is encrypted does neither.
