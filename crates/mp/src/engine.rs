@@ -7,7 +7,7 @@ use crate::error::MpError;
 use crate::limits::{
     FORGIVING_YIELDS, LOOKS, MEMBERS_LOOK, MEMBERS_NO_YIELD_MAX, OTHERS_TURNS, QUICK_LOOKS, RESTING_WAITS,
     ROOM_SLEEP_MAX, ROOM_SLEEP_MIN, ROOM_YIELDS, SENDS_A_LOOK, SHARED_SLEEP_MAX, STREAK, STREAK_PAUSES, TAKEN_AT_ONCE,
-    TURNS_A_LOOK, VAIN_LOOKS, YIELDS,
+    TURNS_A_LOOK, VAIN_LOOKS, VAIN_WEIGHT, YIELDS,
 };
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{HeldPayload, Payload, Place, Room};
@@ -49,7 +49,7 @@ pub(crate) struct Engine<T: Transport> {
 /// that a moment of looking finds it, or from a member that needs this one.
 #[derive(Default)]
 struct Patience {
-    /// Waits in a row that looked in vain, up to [`VAIN_LOOKS`].
+    /// Grows with waits that looked in vain, shrinks with those that found something.
     vain: u32,
     /// Waits that yield at once.
     rest: u32,
@@ -72,7 +72,7 @@ impl Patience {
     #[inline]
     fn found_after(&mut self, looks: u32) {
         if looks > 0 {
-            self.vain = 0;
+            self.vain = self.vain.saturating_sub(1);
         }
     }
 
@@ -105,8 +105,8 @@ impl Patience {
             self.rest -= 1;
             return;
         }
-        self.vain += 1;
-        if self.vain >= VAIN_LOOKS {
+        self.vain += VAIN_WEIGHT;
+        if self.vain >= VAIN_LOOKS * VAIN_WEIGHT {
             (self.vain, self.rest) = (0, RESTING_WAITS);
         }
     }
@@ -630,4 +630,34 @@ fn parts_of(room: Room<'_>) -> (Option<Place>, Option<&mut [u8]>) {
 fn held(payload: Payload<'_>) -> Result<Held<Box<dyn HeldPayload>>, MpError> {
     let short = payload.len() <= crate::limits::EAGER_BYTES_MAX;
     if short { Ok(Held::Copy(payload.to_vec()?)) } else { Ok(Held::Caller) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_yield_at_once_where_too_many_look_in_vain() {
+        // Of waits in looking mode one in so many looks in vain; says whether they come to rest.
+        let rests = |one_in: u32| {
+            let mut patience = Patience::default();
+            for wait in 0..1_000 {
+                if patience.looks() == 1 {
+                    return true;
+                }
+                if wait % one_in == 0 { patience.vain() } else { patience.found_after(1) }
+            }
+            false
+        };
+        let found = [1, 2, 3, 4, 5, 6, 10].map(rests);
+        assert_eq!(found, [true, true, true, true, false, false, false]);
+        let mut patience = Patience::default();
+        (0..VAIN_LOOKS).for_each(|_| patience.vain());
+        for _ in 0..RESTING_WAITS {
+            assert_eq!(patience.looks(), 1);
+            patience.found_after(0);
+            patience.vain();
+        }
+        assert_eq!(patience.looks(), LOOKS, "one looks again");
+    }
 }

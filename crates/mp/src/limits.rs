@@ -75,9 +75,12 @@ pub const STREAK: u32 = 8;
 /// more. After the last of them the receiver has fetched a few lines that the sender then has to
 /// take back: once in a pause, so not too often.
 pub const STREAK_PAUSES: u32 = 64;
-/// Waits in a row that look so in vain, after which the next ones yield at once: there are more
-/// members than processors, or they are slow.
+/// Waits that look so in vain, after which the next ones yield at once: there are more members than
+/// processors, or they are slow.
 pub const VAIN_LOOKS: u32 = 2;
+/// Waits whose look finds something that make up for one in vain: that takes 2 us, and a yield half
+/// a microsecond more than a look that finds.
+pub const VAIN_WEIGHT: u32 = 4;
 /// How many yield at once, before one looks again.
 pub const RESTING_WAITS: u32 = 64;
 /// Yields of a wait before it sleeps: some 50 us where nobody else wants the core, as long as it
