@@ -196,7 +196,8 @@ pub(crate) enum What {
     Gather,
     /// Remote calls: waited for, continued, deferred, passed on; results by token and in frames
     Rpc,
-    /// Messages by rank and tag: half a round trip, streams, collective calls of 2 to 8 members
+    /// Messages by rank and tag: half a round trip, streams, exchanges beside computing, collective
+    /// calls of 2 to 8 members
     Mp,
     /// Importing an export that exists
     Import,

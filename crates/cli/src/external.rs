@@ -4,10 +4,11 @@
 //! Invariant: no tool is needed; a tool that hangs is killed.
 
 use crate::args::{Peer, What};
-use crate::commands::bench::{COLLECTIVE_BYTES, MEMBERS, MESSAGE, MESSAGE_STREAM, of_members};
+use crate::commands::bench::{COLLECTIVE_BYTES, EXCHANGES, MEMBERS, MESSAGE, MESSAGE_STREAM, of_members};
 use crate::machine::core_pair;
 use crate::measure::plan::{Plan, Source};
 use crate::measure::stats::Sample;
+use crate::measure::task::Beside;
 use crate::report::{Key, Missing};
 use std::cell::OnceCell;
 use std::net::TcpListener;
@@ -32,7 +33,7 @@ const UNKNOWN: f64 = f64::NAN;
 /// A collective call of more members than processors takes up to some hundred times as long as a
 /// message, so there are this many times fewer.
 const CALLS_FEWER: u64 = 10;
-/// The C program that stands for MPI: ping-pong, stream, barrier and allreduce.
+/// The C program that stands for MPI: ping-pong, stream, exchange, barrier and allreduce.
 const MPI_SOURCE: &str = include_str!("external/mpi.c");
 /// The C program that stands for ONC RPC: server and client.
 const SUNRPC_SOURCE: &str = include_str!("external/sunrpc.c");
@@ -65,6 +66,8 @@ enum Exercise {
     /// Half of a round trip, or all of a call.
     Latency,
     Bandwidth,
+    /// Messages to each other at once, and what the ranks do meanwhile.
+    Exchange(Beside),
     /// Collective calls of so many ranks.
     Barrier(u32),
     Allreduce(u32),
@@ -206,6 +209,9 @@ impl Tool {
         }
         add(Some(MESSAGE), Exercise::Latency);
         add(Some(MESSAGE_STREAM), Exercise::Bandwidth);
+        if matches!(self.kind, Kind::Mpi { .. }) {
+            EXCHANGES.into_iter().for_each(|(name, beside)| add(Some(name), Exercise::Exchange(beside)));
+        }
         if size == COLLECTIVE_BYTES && matches!(self.kind, Kind::Mpi { .. }) {
             for members in MEMBERS {
                 add(Some(&of_members("barrier", members)), Exercise::Barrier(members));
@@ -244,7 +250,7 @@ impl Tool {
 fn iterations(exercise: Exercise, size: u64, time: Duration) -> u64 {
     let share = |full: u64| (full as f64 * time.div_duration_f64(FULL_TIME).min(1.0)) as u64;
     match exercise {
-        Exercise::Latency => share(LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200),
+        Exercise::Latency | Exercise::Exchange(_) => share(LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200),
         Exercise::Bandwidth => share((BANDWIDTH_BYTES / size).min(50_000)).max(16),
         Exercise::Barrier(_) | Exercise::Allreduce(_) => share(LATENCY_ITERATIONS / CALLS_FEWER).max(100),
     }
@@ -350,6 +356,9 @@ fn mpi(over: MpiOver, program: &std::path::Path, exercise: Exercise, size: u64, 
     let (ranks, word) = match exercise {
         Exercise::Latency => (2, "lat"),
         Exercise::Bandwidth => (2, "bw"),
+        Exercise::Exchange(Beside::Nothing) => (2, "exchange"),
+        Exercise::Exchange(Beside::Computing) => (2, "computing"),
+        Exercise::Exchange(Beside::Polled) => (2, "polled"),
         Exercise::Barrier(members) => (members, "barrier"),
         Exercise::Allreduce(members) => (members, "allreduce"),
     };

@@ -32,6 +32,8 @@ pub(crate) const MEASURE_TIME: (Duration, Duration) = (Duration::from_millis(15)
 pub(crate) const WARM_UP_PERCENT: u64 = 20;
 /// Round trips that show how long one takes, before the measurement proper.
 pub(crate) const CALIBRATION_TRIPS: u64 = 64;
+/// What a member computes between two polls of its messages.
+pub(crate) const COMPUTED_BETWEEN_POLLS: Duration = Duration::from_micros(20);
 /// Round trips in one sample when a single one is shorter than [`BATCH_BELOW`]: reading the clock
 /// costs about as much as such a round trip.
 pub(crate) const BATCH_TRIPS: u64 = 32;

@@ -13,8 +13,8 @@ use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{
-    AppendBy, AtomicOp, CallBy, CallWay, Collective, EndsBy, GatherBy, Kernel, Measure, MpWay, RedirectWhen, ResultBy,
-    Setting, Vmmc, Waker, Watched, WokenBy, Work,
+    AppendBy, AtomicOp, Beside, CallBy, CallWay, Collective, EndsBy, GatherBy, Kernel, Measure, MpWay, RedirectWhen,
+    ResultBy, Setting, Vmmc, Waker, Watched, WokenBy, Work,
 };
 use crate::report::promise::calls::{
     ASLEEP, BESIDE_SILENT, IDLE_ALONE, IDLE_WITH_SILENT, PIPELINED, SEND, SENDS, STREAMED,
@@ -28,6 +28,14 @@ use vmmc_host::text::utc;
 pub(crate) const MESSAGE: &str = "message";
 /// The same of many in one direction.
 pub(crate) const MESSAGE_STREAM: &str = "stream";
+
+/// Rows of two members that send to each other at once: the whole time, and what it is longer than
+/// what they do meanwhile.
+pub(crate) const EXCHANGES: [(&str, Beside); 3] = [
+    ("exchange", Beside::Nothing),
+    ("exchange, computing", Beside::Computing),
+    ("exchange, computing, polled", Beside::Polled),
+];
 
 /// Members of collective calls that are measured.
 pub(crate) const MEMBERS: [u32; 3] = [2, 4, 8];
@@ -276,6 +284,7 @@ fn messages(size: u64) -> Vec<(String, MpWay)> {
         all.push(("message into its memory".into(), pair(Measure::Latency, true)));
         all.push(("stream into its memory".into(), pair(Measure::Bandwidth, true)));
     }
+    all.extend(EXCHANGES.map(|(name, beside)| (name.into(), MpWay::Exchange { beside })));
     for members in MEMBERS {
         let mut call = |name, call| all.push((of_members(name, members), MpWay::Collective { call, members }));
         if size == COLLECTIVE_BYTES {

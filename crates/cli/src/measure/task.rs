@@ -228,6 +228,11 @@ pub(crate) enum MpWay {
         /// Whether they lie in memory that long messages land in.
         into_memory: bool,
     },
+    /// Two members send to each other at once: what that takes beside what they do meanwhile.
+    Exchange {
+        /// What that is.
+        beside: Beside,
+    },
     /// Some members make a call together.
     Collective {
         /// Which.
@@ -235,6 +240,17 @@ pub(crate) enum MpWay {
         /// So many, half of them in each worker.
         members: u32,
     },
+}
+
+/// What members do while their messages are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Beside {
+    /// They wait.
+    Nothing,
+    /// They compute for as long as the exchange takes by itself, and make no call.
+    Computing,
+    /// The same, and they poll now and then.
+    Polled,
 }
 
 /// Calls that all members make.

@@ -1,15 +1,15 @@
-//! Messages by rank and tag: half a round trip, a stream, and collective calls of some members;
-//! supersteps beside them.
+//! Messages by rank and tag: half a round trip, a stream, exchanges beside which members compute,
+//! and collective calls of some members; supersteps beside them.
 //!
 //! Invariant: each half of a pair has half of the members, each with a session and a thread of its
 //! own. Between measurements the first member tells the others how often the next call is made.
 
 use super::{Attached, TaskError, name};
-use crate::limits::{CALIBRATION_TRIPS, MESSAGES_MAX, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
+use crate::limits::{CALIBRATION_TRIPS, COMPUTED_BETWEEN_POLLS, MESSAGES_MAX, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::{Flow, Ping, follow_flow, follow_pings, lead_flow, lead_pings};
 use crate::measure::side::Side;
 use crate::measure::stats::Sample;
-use crate::measure::task::{Collective, Measure, MpWay, Role, Task};
+use crate::measure::task::{Beside, Collective, Measure, MpWay, Role, Task};
 use std::time::{Duration, Instant};
 use vmmc::Session;
 use vmmc_bsp::{Area, Bsp};
@@ -19,6 +19,7 @@ use vmmc_mp::{Memory, Messages, MpError, Op, Select};
 pub(super) fn measure(attached: &Attached, task: &Task, side: &Side, way: MpWay) -> Result<Option<Sample>, TaskError> {
     match way {
         MpWay::Pair { measure, into_memory } => pair(attached, task, side, (measure, into_memory)),
+        MpWay::Exchange { beside } => exchange(attached, task, beside),
         MpWay::Collective { call, members } => collective(attached, task, call, members),
     }
 }
@@ -108,14 +109,80 @@ impl Flow for Pair {
     }
 }
 
+/// Two members send to each other at once, and meanwhile compute for as long as that takes by
+/// itself: what each exchange takes longer than the computing.
+fn exchange(attached: &Attached, task: &Task, beside: Beside) -> Result<Option<Sample>, TaskError> {
+    let rank = u32::from(task.role == Role::Follow);
+    let messages = member(attached, task, attached.session.clone(), rank, 2)?;
+    let [out, into] = [1, 0].map(|byte| vec![byte; task.size as usize]);
+    let mut exchange = Exchange { messages: &messages, other: 1 - rank, beside, out, into };
+    let mut alone = Duration::ZERO;
+    for _ in 0..2 {
+        let begun = Instant::now();
+        (0..CALIBRATION_TRIPS).try_for_each(|_| exchange.once(Duration::ZERO).map(drop))?;
+        alone = begun.elapsed() / CALIBRATION_TRIPS as u32;
+    }
+    let mut told = (alone.as_nanos() as u64).to_le_bytes();
+    messages.world().broadcast(0, &mut told).map_err(TaskError::vmmc)?;
+    let alone = Duration::from_nanos(u64::from_le_bytes(told));
+    let work = if beside == Beside::Nothing { Duration::ZERO } else { alone };
+    let played = play(&messages, task, &mut || exchange.once(work))?;
+    Ok(played.and_then(|mut played| Sample::latency(&mut played.times, 1.0)))
+}
+
+/// One of two members that send to each other at once.
+struct Exchange<'m> {
+    messages: &'m Messages,
+    other: u32,
+    beside: Beside,
+    out: Vec<u8>,
+    into: Vec<u8>,
+}
+
+impl Exchange<'_> {
+    /// The time of one beyond that for which the member computes.
+    #[inline(never)]
+    fn once(&mut self, work: Duration) -> Result<Duration, TaskError> {
+        self.try_once(work).map_err(TaskError::vmmc)
+    }
+
+    fn try_once(&mut self, work: Duration) -> Result<Duration, MpError> {
+        let (world, begun) = (self.messages.world(), Instant::now());
+        let receive = world.start_receive(Select::from(self.other).tag(1), std::mem::take(&mut self.into))?;
+        let send = world.start_send(self.other, 1, std::mem::take(&mut self.out))?;
+        let (mut now, mut polled) = (Instant::now(), Instant::now());
+        let until = now + work;
+        while now < until {
+            if self.beside == Beside::Polled && now - polled >= COMPUTED_BETWEEN_POLLS {
+                self.messages.poll()?;
+                polled = now;
+            }
+            now = Instant::now();
+        }
+        self.into = receive.wait()?.1;
+        self.out = send.wait()?.1;
+        Ok(begun.elapsed().saturating_sub(work))
+    }
+}
+
 fn collective(attached: &Attached, task: &Task, call: Collective, size: u32) -> Result<Option<Sample>, TaskError> {
     let half = size / 2;
     let ranks = if task.role == Role::Lead { 0..half } else { half..size };
     let member = |session: Session, rank| {
         let messages = member(attached, task, session.clone(), rank, size)?;
         let mut calls = Calls::new(attached, task, (session, call), (rank, size))?;
-        let sample = play(&messages, task, call, || calls.once(&messages))?;
-        calls.end().map(|()| sample)
+        let played = play(&messages, task, &mut || {
+            let begun = Instant::now();
+            calls.once(&messages).map(|()| begun.elapsed())
+        })?;
+        calls.end()?;
+        Ok(played.and_then(|mut played| match call {
+            Collective::Relation => {
+                let bytes = played.times.len() as f64 * task.size as f64;
+                Some(Sample::Bandwidth { bytes_per_s: bytes / played.taken.as_secs_f64().max(1e-9) })
+            }
+            _ => Sample::latency(&mut played.times, 1.0),
+        }))
     };
     std::thread::scope(|scope| {
         let (first, member) = (ranks.start, &member);
@@ -186,13 +253,21 @@ impl Calls {
     }
 }
 
-/// One member: makes calls as often as the first one says, until it says no more.
+/// What the first member has measured.
+struct Played {
+    /// Of each call, ns.
+    times: Vec<f64>,
+    /// Of all of them together.
+    taken: Duration,
+}
+
+/// One member: makes calls as often as the first one says, until it says no more. A call gives the
+/// time that counts of it.
 fn play(
     messages: &Messages,
     task: &Task,
-    call: Collective,
-    mut once: impl FnMut() -> Result<(), TaskError>,
-) -> Result<Option<Sample>, TaskError> {
+    once: &mut dyn FnMut() -> Result<Duration, TaskError>,
+) -> Result<Option<Played>, TaskError> {
     let world = messages.world();
     let tell = |count: u64| {
         let mut told = count.to_le_bytes();
@@ -202,7 +277,7 @@ fn play(
         loop {
             match tell(0)? {
                 0 => return Ok(None),
-                count => (0..count).try_for_each(|_| once())?,
+                count => (0..count).try_for_each(|_| once().map(drop))?,
             }
         }
     }
@@ -212,9 +287,7 @@ fn play(
         times.clear();
         let start = Instant::now();
         for _ in 0..count {
-            let call = Instant::now();
-            once()?;
-            times.push(call.elapsed().as_nanos() as f64);
+            times.push(once()?.as_nanos() as f64);
         }
         Ok(start.elapsed())
     };
@@ -224,11 +297,5 @@ fn play(
     let count = fit.clamp(SAMPLES_MIN, SAMPLES_MAX.min(MESSAGES_MAX));
     let taken = run(count)?;
     tell(0)?;
-    Ok(match call {
-        Collective::Relation => {
-            let bytes = (count * task.size) as f64;
-            Some(Sample::Bandwidth { bytes_per_s: bytes / taken.as_secs_f64().max(1e-9) })
-        }
-        _ => Sample::latency(&mut times, 1.0),
-    })
+    Ok(Some(Played { times, taken }))
 }
