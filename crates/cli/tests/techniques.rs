@@ -48,6 +48,8 @@ fn a_bench_of_techniques_measures_all_of_them_and_says_what_the_paper_concluded(
     for name in ["sender-same-node", "receiver-two-nodes", "both-same-node"] {
         let plot = std::fs::read_to_string(folder.file(&format!("techniques-{name}.svg"))).expect("it was written");
         assert!(plot.starts_with("<svg") && plot.contains("pexdma"));
+        // A receiver that moves no byte has no rate to be seen beside those that do.
+        assert_eq!(plot.contains("directdma"), !name.starts_with("receiver"), "{name}");
     }
 }
 

@@ -58,6 +58,27 @@ fn best(rows: &[Row], technique: &str) -> f64 {
     rows.iter().filter(|row| row.technique == technique).map(|row| row.rate).fold(0.0, f64::max)
 }
 
+/// Whether this side moves the bytes of messages, and not words of the protocol alone: a receiver
+/// finds what DirectDMA and V2PDMA bring where it belongs.
+fn moves_bytes(figure: Figure, technique: &str) -> bool {
+    figure != Figure::Receiver || !["directdma", "v2pdma"].contains(&technique)
+}
+
+/// The technique whose best rate others are a part of: the best of the paper's whose bytes this
+/// side moves.
+fn reference(figure: Figure) -> Paper {
+    if figure == Figure::Receiver { PAPER[1] } else { PAPER[2] }
+}
+
+/// The paper's highest rate of a side.
+fn paper_mb_s(figure: Figure, one: &Paper) -> Option<f64> {
+    match figure {
+        Figure::Sender => Some(one.sender_mb_s),
+        Figure::Receiver => one.receiver_mb_s,
+        Figure::Both => None,
+    }
+}
+
 /// The report.
 pub(super) fn text(machine: &str, found: &Found) -> String {
     let mut text = format!("vmmc bench techniques on {machine}\nrates, medians of {} runs in turns\n", found.runs);
@@ -81,26 +102,31 @@ pub(super) fn text(machine: &str, found: &Found) -> String {
     text
 }
 
-/// The paper's highest rates beside ours, each also as a part of DirectDMA's.
+/// The paper's highest rates beside ours, each also as a part of the reference's.
 fn paper(found: &Found) -> String {
-    let [sender, receiver] = [Figure::Sender, Figure::Receiver].map(|figure| of(&found.rows, figure, "same-node"));
-    if sender.is_empty() {
+    let sides = [Figure::Sender, Figure::Receiver].map(|figure| (figure, of(&found.rows, figure, "same-node")));
+    if sides[0].1.is_empty() {
         return String::new();
     }
-    let direct = PAPER[2];
-    let cells = |rows: &[Row], one: &Paper, paper: Option<f64>, of_direct: f64| {
-        let ours = best(rows, one.technique);
-        let theirs = paper.map_or("-".into(), |mb| format!("{mb:.0} MB/s ({:.2})", mb / of_direct));
-        vec![theirs, format!("{} ({:.2})", units::rate(ours), ours / best(rows, "directdma"))]
+    let cells = |(figure, rows): &(Figure, Vec<Row>), one: &Paper| {
+        let (best_of_all, ours) = (reference(*figure), best(rows, one.technique));
+        let most = paper_mb_s(*figure, &best_of_all).unwrap_or(1.0);
+        let theirs = paper_mb_s(*figure, one).map_or("-".into(), |mb| format!("{mb:.0} MB/s ({:.2})", mb / most));
+        let here = if moves_bytes(*figure, one.technique) {
+            format!("{} ({:.2})", units::rate(ours), ours / best(rows, best_of_all.technique))
+        } else {
+            "protocol only".to_string()
+        };
+        vec![theirs, here]
     };
-    let line = |one: &Paper| {
-        let sending = cells(&sender, one, Some(one.sender_mb_s), direct.sender_mb_s);
-        let receiving = cells(&receiver, one, one.receiver_mb_s, direct.receiver_mb_s.unwrap_or(1.0));
-        [vec![one.technique.to_string()], sending, receiving].concat()
-    };
+    let line = |one: &Paper| [vec![one.technique.to_string()], cells(&sides[0], one), cells(&sides[1], one)].concat();
     let lines: Vec<Vec<String>> = PAPER.iter().map(line).collect();
     let header = ["highest rate", "sender, paper", "here", "receiver, paper", "here"];
-    format!("\nBeside the paper; in brackets the part of directdma's\n\n{}\n", align(&header, &lines, 1))
+    let [sender, receiver] = sides.each_ref().map(|(figure, _)| reference(*figure).technique);
+    format!(
+        "\nBeside the paper; in brackets the part of {sender}'s, of receivers {receiver}'s\n\n{}\n",
+        align(&header, &lines, 1)
+    )
 }
 
 fn verdicts(found: &Found) -> String {
@@ -144,8 +170,8 @@ fn kernel(rows: &Result<Vec<KernelRow>, String>) -> String {
     )
 }
 
-/// One chart for each figure and path. The paper's highest rates are dashed, at the scale at which
-/// its DirectDMA meets ours.
+/// One chart for each figure and path, of the techniques whose bytes the side moves. The paper's
+/// highest rates are dashed, at the scale at which its best meets ours.
 pub(super) fn charts(found: &Found) -> Vec<(String, Chart)> {
     let mut charts = Vec::new();
     for path in paths(&found.rows) {
@@ -157,11 +183,8 @@ pub(super) fn charts(found: &Found) -> Vec<(String, Chart)> {
                     .filter_map(|size| Some((size as f64 / 1024.0, rate(&rows, technique, size)? / 1e9)))
                     .collect()
             };
-            let ours = Technique::ALL.iter().map(|one| Series {
-                name: one.name().into(),
-                points: points(one.name()),
-                dashed: false,
-            });
+            let shown = Technique::ALL.iter().filter(|one| moves_bytes(figure, one.name()));
+            let ours = shown.map(|one| Series { name: one.name().into(), points: points(one.name()), dashed: false });
             let mut series: Vec<Series> = ours.collect();
             series.extend(scaled_paper(figure, &rows));
             let chart = Chart {
@@ -178,21 +201,17 @@ pub(super) fn charts(found: &Found) -> Vec<(String, Chart)> {
 }
 
 fn scaled_paper(figure: Figure, rows: &[Row]) -> Vec<Series> {
-    let of = |one: &Paper| match figure {
-        Figure::Sender => Some(one.sender_mb_s),
-        Figure::Receiver => one.receiver_mb_s,
-        Figure::Both => None,
-    };
-    let Some(direct) = of(&PAPER[2]) else { return Vec::new() };
-    let scale = best(rows, "directdma") / 1e9 / direct;
+    let reference = reference(figure);
+    let Some(most) = paper_mb_s(figure, &reference) else { return Vec::new() };
+    let scale = best(rows, reference.technique) / 1e9 / most;
     let sizes = sizes(rows);
     let (Some(first), Some(last)) = (sizes.first(), sizes.last()) else { return Vec::new() };
     let series = |one: &Paper| {
-        let y = of(one)? * scale;
+        let y = paper_mb_s(figure, one)? * scale;
         let points = [first, last].map(|size| (*size as f64 / 1024.0, y)).to_vec();
         Some(Series { name: format!("{}, paper's best, scaled", one.technique), points, dashed: true })
     };
-    PAPER.iter().filter_map(series).collect()
+    PAPER.iter().filter(|one| moves_bytes(figure, one.technique)).filter_map(series).collect()
 }
 
 /// The page.
