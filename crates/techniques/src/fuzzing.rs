@@ -13,7 +13,8 @@ use crate::protocol::{
 
 /// Small parts, so that they run full.
 fn layout(technique: Technique) -> Layout {
-    Layout { technique, window: PAGE, agreed: 2 * PAGE, pool: 6, own: 3 }
+    let exchange_from = technique.exchange_from(2 * PAGE);
+    Layout { technique, window: PAGE, agreed: 2 * PAGE, pool: 6, own: 3, exchange_from }
 }
 
 /// Has bytes say what the other side writes; how many of their notices were taken.

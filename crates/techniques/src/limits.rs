@@ -27,10 +27,6 @@ pub const LENT_FRAGMENT_BYTES: u64 = 512 << 10;
 /// Pages that a buffer has beside those that it shows, at most: so many can be written while they
 /// are lent, before a write waits for a transfer.
 pub const SPARE_PAGES_MAX: u64 = 1024;
-/// From this length on the pages of a message are exchanged and not copied, where the technique is
-/// chosen for each message. An exchange by itself is ahead from some hundred KiB on, and one whose
-/// bytes are read afterwards, so that each page faults, not before this (`vmmc bench techniques`).
-pub const EXCHANGE_BYTES: u64 = 4 << 20;
 /// Memories with posted ranges that a sender has imported at once; then it begins anew.
 pub const MEMORIES_MAX: usize = 64;
 /// How often a wait looks whether the other side is still there.

@@ -25,9 +25,12 @@ use vmmc_host::region::PAGE_BYTES;
 
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// First word of a channel: what it is, and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"vmmctec1");
+const MAGIC: u64 = u64::from_le_bytes(*b"vmmctec2");
 /// Words of the header that say how a channel is laid out.
-pub(crate) const HEADER_WORDS: usize = 6;
+pub(crate) const HEADER_WORDS: usize = 7;
+/// Length from which on pages are exchanged of a channel that exchanges none: more than a message
+/// has.
+pub(crate) const NEVER: u64 = u64::MAX;
 /// Where a sender claims the channel.
 pub(crate) const CLAIM_AT: u64 = 64;
 /// Where the receiver's words begin: fragments taken, frames given back, buffers posted. A line of
@@ -42,6 +45,7 @@ const POSTED_AT: u64 = 2 * PAGE;
 pub(crate) const POSTED_BYTES: u64 = 32;
 const TABLE_AT: u64 = 3 * PAGE;
 
+const _: () = assert!(HEADER_WORDS as u64 * 8 <= CLAIM_AT);
 const _: () = assert!(NOTICES * NOTICE_BYTES <= PAGE && POSTED_MAX as u64 * POSTED_BYTES <= PAGE);
 
 /// What the other side wrote that cannot be.
@@ -109,6 +113,8 @@ pub(crate) struct Layout {
     pub(crate) pool: u64,
     /// Pages that the receiver has for its own use.
     pub(crate) own: u64,
+    /// Bytes of a message from which on the receiver exchanges whole pages of it.
+    pub(crate) exchange_from: u64,
 }
 
 impl Layout {
@@ -160,17 +166,20 @@ impl Layout {
     }
 
     pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
-        [MAGIC, self.technique.code(), self.window, self.agreed, self.pool, self.own]
+        [MAGIC, self.technique.code(), self.window, self.agreed, self.pool, self.own, self.exchange_from]
     }
 
     /// What a header says, if it can be that of a channel of so many bytes.
     pub(crate) fn decode(words: [u64; HEADER_WORDS], len: u64) -> Result<Layout, &'static str> {
-        let [magic, code, window, agreed, pool, own] = words;
+        let [magic, code, window, agreed, pool, own, exchange_from] = words;
         if magic != MAGIC {
             return Err("it does not begin like one");
         }
         let technique = Technique::of_code(code).ok_or("its technique is not known")?;
-        let layout = Layout { technique, window, agreed, pool, own };
+        if exchange_from != technique.exchange_from(exchange_from) {
+            return Err("its technique exchanges other pages");
+        }
+        let layout = Layout { technique, window, agreed, pool, own, exchange_from };
         match layout.checked_bytes() {
             Some(bytes) if bytes == len => Ok(layout),
             _ => Err("its parts do not fit its length"),
@@ -187,8 +196,14 @@ impl Layout {
     }
 
     /// Whether the receiver may exchange frames.
-    pub(crate) fn exchanges(&self) -> bool {
-        matches!(self.technique, Technique::PexDma | Technique::Auto)
+    pub(crate) fn may_exchange(&self) -> bool {
+        self.exchange_from != NEVER
+    }
+
+    /// Whether it does so with those of a message of so many bytes.
+    #[inline]
+    pub(crate) fn exchanges(&self, total: u64) -> bool {
+        total >= self.exchange_from
     }
 
     /// Whether the technique of the channel moves fragments of this kind.

@@ -5,9 +5,9 @@
 //! here. A message that does not fit is left where it is. Each page of the channel's pages is a
 //! frame's, a buffer's or free, and never two of them. Source: [SEMANTICS §2.2].
 
-use crate::limits::{AGREED_BYTES, EXCHANGE_BYTES, PEER_LOOK, POOL_BYTES, WINDOW_BYTES};
+use crate::limits::{AGREED_BYTES, PEER_LOOK, POOL_BYTES, WINDOW_BYTES};
 use crate::protocol::{
-    CLAIM_AT, Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NOTICE_BYTES, PAGE, Posting, VERSION_AT,
+    CLAIM_AT, Fragment, FragmentKind, HEARD_AT, Incoming, Layout, NEVER, NOTICE_BYTES, PAGE, Posting, VERSION_AT,
 };
 use crate::waiting::Limit;
 use crate::{Arrived, Error, PageBuffer, PostedMemory, Technique};
@@ -73,6 +73,7 @@ pub struct ReceiverBuilder {
     pages: Option<u64>,
     access: Access,
     mappable: bool,
+    exchange_from: u64,
     timeout: Duration,
 }
 
@@ -123,6 +124,30 @@ impl ReceiverBuilder {
         self
     }
 
+    /// From how many bytes on the pages of a message are exchanged with those of a buffer, where
+    /// the technique is chosen for each message (PEXDMA exchanges them at any length); default
+    /// never. An exchange moves no byte, and each page that is read afterwards faults. So it pays
+    /// where messages are passed on without a look at all of their bytes, from some 256 KiB on, and
+    /// at no length where they are read (`vmmc bench techniques`). The sender hears of it when it
+    /// connects, and lends the pages of such messages in long runs.
+    ///
+    /// ```no_run
+    /// # fn relay(session: &vmmc::Session) -> Result<(), vmmc_techniques::Error> {
+    /// use vmmc_techniques::{Receiver, Technique};
+    ///
+    /// let frames = Receiver::builder(session, "frames").technique(Technique::Auto);
+    /// let mut frames = frames.exchange_from(256 << 10).open()?;
+    /// let mut frame = frames.page_buffer(1 << 20)?;
+    /// let received = frames.receive_pages(&mut frame, 0)?;
+    /// println!("{} of {} bytes were exchanged", received.pages_exchanged * 4096, received.len);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exchange_from(mut self, bytes: u64) -> Self {
+        self.exchange_from = bytes;
+        self
+    }
+
     /// How long calls wait; default the session's timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -144,6 +169,7 @@ impl ReceiverBuilder {
             agreed: pages(self.agreed.unwrap_or(default_agreed)).saturating_mul(PAGE),
             pool: pages(self.pool.max(1)),
             own: pages(own),
+            exchange_from: self.technique.exchange_from(self.exchange_from),
         };
         let asked = [self.window, self.agreed.unwrap_or(default_agreed), self.pool, own];
         let bytes =
@@ -211,6 +237,7 @@ impl Receiver {
             pages: None,
             access: Access::default(),
             mappable: true,
+            exchange_from: NEVER,
             timeout: session.timeout(),
         }
     }
@@ -535,11 +562,9 @@ impl Receiver {
     fn move_to_pages(&mut self, fragment: &Fragment, into: &mut PageBuffer, offset: u64) -> Result<u64, Error> {
         let to = offset + fragment.at;
         let region = self.memory.region();
-        let pays = self.technique() == Technique::PexDma || fragment.total >= EXCHANGE_BYTES;
         let mut done = 0;
         if fragment.kind == FragmentKind::Frames
-            && self.layout.exchanges()
-            && pays
+            && self.layout.exchanges(fragment.total)
             && to % PAGE == 0
             && into.is_of(&region)
         {

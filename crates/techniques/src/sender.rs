@@ -5,7 +5,7 @@
 //! Source: [SEMANTICS §2.1].
 
 use crate::in_flight::InFlight;
-use crate::limits::{EXCHANGE_BYTES, FRAGMENT_BYTES, LENT_FRAGMENT_BYTES, MEMORIES_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{FRAGMENT_BYTES, LENT_FRAGMENT_BYTES, MEMORIES_MAX, MESSAGE_BYTES_MAX};
 use crate::posted::Posting;
 use crate::protocol::{
     self, CLAIM_AT, Fragment, FragmentKind, Garbled, HEADER_WORDS, HEARD_AT, HEARD_WORDS, Layout, Outgoing, PAGE,
@@ -226,13 +226,9 @@ impl Sender {
         let start = range.start;
         let in_buffer = |part: Range<u64>| start + part.start..start + part.end;
         match self.layout.technique {
-            // Long runs cost one mapping in an exchange; what is copied stays in the cache
-            // meanwhile.
-            Technique::Auto if len < EXCHANGE_BYTES => {
-                self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
-            }
             Technique::Auto | Technique::PexDma => {
-                self.parts(len, kind, LENT_FRAGMENT_BYTES, |import, to, part| from.lend(import, to, in_buffer(part)))
+                let most = self.lent_as_one(len);
+                self.parts(len, kind, most, |import, to, part| from.lend(import, to, in_buffer(part)))
             }
             _ => self.parts(len, kind, FRAGMENT_BYTES, |import, to, part| from.send(import, to, in_buffer(part))),
         }
@@ -356,8 +352,13 @@ impl Sender {
             Technique::DirectDma => FragmentKind::Agreed,
             Technique::V2pDma => FragmentKind::Posted,
         };
-        let most = if self.layout.exchanges() { LENT_FRAGMENT_BYTES } else { FRAGMENT_BYTES };
-        self.parts(len, kind, most, |_, _, _| Ok(()))
+        self.parts(len, kind, self.lent_as_one(len), |_, _, _| Ok(()))
+    }
+
+    /// Bytes of pages of a message that go into frames as one. Long runs cost one mapping in an
+    /// exchange; what is copied out stays in the cache meanwhile.
+    fn lent_as_one(&self, len: u64) -> u64 {
+        if self.layout.exchanges(len) { LENT_FRAGMENT_BYTES } else { FRAGMENT_BYTES }
     }
 
     fn wrong(&self, call: &'static str) -> Error {
@@ -470,7 +471,7 @@ impl Sender {
         let mut heard = [0; HEARD_WORDS * 8];
         self.import.fetch(HEARD_AT, &mut heard[..])?;
         let came_back = self.outgoing.hear(words(&heard)).map_err(|garbled| self.garbled(garbled))?;
-        self.table_is_old |= came_back && self.layout.exchanges();
+        self.table_is_old |= came_back && self.layout.may_exchange();
         // Read after the frames that came back, so it is no older than they are.
         if self.table_is_old { self.read_table() } else { Ok(()) }
     }

@@ -3,6 +3,8 @@
 //! Invariant: what the functions here say of a technique is what docs/techniques.md says, whose
 //! every cell names a test. Source: [SEMANTICS §2].
 
+use crate::protocol::NEVER;
+
 /// How the messages of a channel move. [SEMANTICS §2]
 ///
 /// ```
@@ -29,9 +31,11 @@ pub enum Technique {
     /// [`PageBuffer`](crate::PageBuffer), which copies a page when it is written meanwhile, and the
     /// receiver exchanges frames for pages of one.
     PexDma,
-    /// For each message by its length and alignment: through frames as with CopyDMA, or by exchange
-    /// of pages as with PEXDMA. PIO is not among them: it is ahead at no size, for it waits for the
-    /// receiver after each message.
+    /// For each message by its length and alignment: the sender lends the pages of a
+    /// [`PageBuffer`](crate::PageBuffer) and copies what is in none, and the receiver copies out of
+    /// the frames, or exchanges whole, aligned pages from the length on that it
+    /// [says](crate::ReceiverBuilder::exchange_from). PIO is not among them: it is ahead at no
+    /// size, for it waits for the receiver after each message.
     Auto,
 }
 
@@ -56,6 +60,16 @@ impl Technique {
     /// pool reaches.
     pub fn buffers_arrivals(self) -> bool {
         matches!(self, Technique::CopyDma | Technique::PexDma | Technique::Auto)
+    }
+
+    /// From how many bytes of a message on its pages are exchanged, if the receiver chose so many
+    /// where it may choose.
+    pub(crate) fn exchange_from(self, chosen: u64) -> u64 {
+        match self {
+            Technique::PexDma => 0,
+            Technique::Auto => chosen,
+            _ => NEVER,
+        }
     }
 
     /// Its name in documents and on command lines.

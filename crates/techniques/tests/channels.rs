@@ -7,7 +7,11 @@ mod common;
 
 use common::{Ends, LONG, Nodes, PAGE, PATHS, Path, SHORT, assert_same, open, open_with, pattern, unique};
 use std::time::{Duration, Instant};
+use vmmc_techniques::limits::{FRAGMENT_BYTES, LENT_FRAGMENT_BYTES};
 use vmmc_techniques::{Error, PageBuffer, Receiver, Sender, Technique};
+
+/// Where a channel counts the fragments that its receiver has taken, as src/protocol.rs has it.
+const FRAGMENTS_TAKEN: u64 = 128;
 
 /// Techniques whose messages come from any memory and go to any.
 const FROM_SLICES: [Technique; 4] = [Technique::Pio, Technique::CopyDma, Technique::PexDma, Technique::Auto];
@@ -151,16 +155,26 @@ fn pages_are_exchanged_where_they_are_whole_and_aligned_and_copied_where_not() {
 }
 
 #[test]
-fn short_messages_are_copied_and_long_ones_exchanged_where_the_channel_chooses() {
+fn messages_are_exchanged_from_the_length_on_that_the_receiver_says_where_the_channel_chooses() {
     let nodes = Nodes::start();
-    let long = vmmc_techniques::limits::EXCHANGE_BYTES as usize;
-    for path in PATHS {
-        let Ends { mut receiver, mut sender, user, .. } =
-            open_with(&nodes, path, Technique::Auto, |builder| builder.pages(2 * long as u64));
+    let long = 1 << 20;
+    for (path, from_long_on) in PATHS.into_iter().flat_map(|path| [(path, false), (path, true)]) {
+        let Ends { mut receiver, mut sender, owner, user } = open_with(&nodes, path, Technique::Auto, |builder| {
+            let builder = builder.pages(2 * long as u64);
+            if from_long_on { builder.exchange_from(long as u64) } else { builder }
+        });
+        let channel = user.import(sender.name()).node(&owner.node().name).open().unwrap();
+        let fragments_taken = || {
+            let mut taken = [0; 8];
+            channel.fetch(FRAGMENTS_TAKEN, &mut taken[..]).unwrap();
+            u64::from_le_bytes(taken)
+        };
         let mut from = PageBuffer::new(&user, long as u64).unwrap();
         let mut into = receiver.page_buffer(2 * long as u64).unwrap();
-        for (len, to, pages) in [(8192, 0, 0), (long - 1, 0, 0), (long, 0, long / PAGE), (long, 1, 0)] {
+        let whole = if from_long_on { long / PAGE } else { 0 };
+        for (len, to, pages) in [(8192, 0, 0), (long - 1, 0, 0), (long, 0, whole), (long, 1, 0)] {
             from.write(0, &pattern(len, len as u8)).unwrap();
+            let before = fragments_taken();
             std::thread::scope(|scope| {
                 scope.spawn(|| sender.send_pages(&mut from, 0..len as u64).unwrap());
                 let received = receiver.receive_pages(&mut into, to).unwrap();
@@ -169,6 +183,9 @@ fn short_messages_are_copied_and_long_ones_exchanged_where_the_channel_chooses()
             let mut seen = vec![0; len];
             into.read(to, &mut seen).unwrap();
             assert_same(&seen, &pattern(len, len as u8), "by a channel that chooses");
+            // The sender knows what is exchanged, and lends it in long runs.
+            let most = if from_long_on && len == long { LENT_FRAGMENT_BYTES } else { FRAGMENT_BYTES };
+            assert_eq!(fragments_taken() - before, (len as u64).div_ceil(most), "{len} bytes on {path:?}");
         }
     }
 }

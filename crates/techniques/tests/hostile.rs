@@ -144,11 +144,15 @@ fn garbage_from_a_sender_is_an_error_and_costs_the_channel_alone() {
 /// A channel as a hostile receiver has it: its memory, with a header that is right.
 fn forged(owner: &Session, name: &str, technique: u64) -> Export {
     let [window, agreed, pool, own] = [8192u64, 8192, 8, 8];
+    let exchange_from = match Technique::ALL[technique as usize - 1] {
+        Technique::PexDma => 0,
+        Technique::Auto => 8192,
+        _ => u64::MAX,
+    };
     let bytes = TABLE + 4096 + window + agreed + (pool + own) * 4096;
     let export = owner.export(bytes).name(name).rights(Rights::ALL).create().unwrap();
-    for (index, word) in
-        [u64::from_le_bytes(*b"vmmctec1"), technique, window, agreed, pool, own].into_iter().enumerate()
-    {
+    let header = [u64::from_le_bytes(*b"vmmctec2"), technique, window, agreed, pool, own, exchange_from];
+    for (index, word) in header.into_iter().enumerate() {
         export.write(8 * index as u64, &word.to_le_bytes()).unwrap();
     }
     let first = (bytes / 4096 - pool - own) as u32;

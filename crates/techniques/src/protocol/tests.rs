@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 
 fn layout(technique: Technique) -> Layout {
-    Layout { technique, window: 2 * PAGE, agreed: 3 * PAGE, pool: 5, own: 1 }
+    let exchange_from = technique.exchange_from(2 * PAGE);
+    Layout { technique, window: 2 * PAGE, agreed: 3 * PAGE, pool: 5, own: 1, exchange_from }
 }
 
 fn fragment(kind: FragmentKind, total: u64, at: u64, len: u64, place: u64) -> Fragment {
@@ -22,9 +23,25 @@ fn a_layout_comes_back_from_its_header_and_from_no_other() {
     for index in 0..HEADER_WORDS {
         for wrong in [0, u64::MAX, 1 << 63] {
             let mut words = layout.encode();
-            words[index] = wrong;
-            assert!(Layout::decode(words, bytes).is_err(), "word {index} is {wrong}");
+            if std::mem::replace(&mut words[index], wrong) != wrong {
+                assert!(Layout::decode(words, bytes).is_err(), "word {index} is {wrong}");
+            }
         }
+    }
+}
+
+#[test]
+fn both_ends_know_from_which_length_on_pages_are_exchanged() {
+    let of = |technique: Technique, chosen| {
+        let said = Layout { exchange_from: technique.exchange_from(chosen), ..layout(technique) };
+        let layout = Layout::decode(said.encode(), said.checked_bytes().unwrap()).unwrap();
+        (layout.may_exchange(), [0, 99, 100, MESSAGE_BYTES_MAX].map(|len| layout.exchanges(len)))
+    };
+    assert_eq!(of(Technique::Auto, 100), (true, [false, false, true, true]));
+    assert_eq!(of(Technique::Auto, NEVER), (false, [false; 4]));
+    assert_eq!(of(Technique::PexDma, NEVER), (true, [true; 4]));
+    for other in [Technique::Pio, Technique::CopyDma, Technique::DirectDma, Technique::V2pDma] {
+        assert_eq!(of(other, 100), (false, [false; 4]), "{other}");
     }
 }
 
