@@ -32,7 +32,7 @@ const SIM_SEEDS: std::ops::Range<u64> = 1..2001;
 const FRESH_SEEDS: u64 = 500;
 /// Seeds of links, that every check runs: their bounds are of rates and times.
 const LINK_SEEDS: std::ops::Range<u64> = 0..500;
-/// Longest time for one step; a hang is a failure, not a stuck machine.
+/// Longest time for one command of a step; a hang is a failure, not a stuck machine.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
 const FRESH_HASH_DIGITS: usize = 10;
@@ -149,14 +149,21 @@ fn tests() -> Outcome {
     for (there, package) in PARTS {
         let _ = crate::c::need_part(there, package);
     }
-    let outcome =
-        run("tests", cargo(&["test", "--workspace", "--no-fail-fast", "--profile", PROFILE, "--", "--show-output"]));
+    // Built first, by a command with a limit of its own: a slow compiler is no hang of a test.
+    let all = ["test", "--workspace", "--profile", PROFILE];
+    let began = Instant::now();
+    if let failed @ Failed(_) = run("tests-build", cargo(&[&all[..], &["--no-run"]].concat())) {
+        return failed;
+    }
+    let built = began.elapsed().as_secs();
+    let outcome = run("tests", cargo(&[&all[..], &["--no-fail-fast", "--", "--show-output"]].concat()));
     let log = log_text("tests");
     let skips: Vec<&str> = log.lines().filter(|line| line.starts_with("SKIP")).collect();
     skips.iter().for_each(|line| crate::skipped(line.trim_start_matches("SKIP").trim()));
     match outcome {
         Passed(_) => {
-            Passed(format!("{} tests, {} of them skipped with the reasons above", count_tests(&log), skips.len()))
+            let (count, skipped) = (count_tests(&log), skips.len());
+            Passed(format!("{count} tests, {skipped} of them skipped with the reasons above; built in {built} s"))
         }
         Failed(why) => {
             let failures: String = failures::summary(&log).iter().map(|test| format!("\n   {test}")).collect();
