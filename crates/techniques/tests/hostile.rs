@@ -68,7 +68,7 @@ fn is_expected(error: &Error) -> bool {
 }
 
 fn small(builder: vmmc_techniques::ReceiverBuilder) -> vmmc_techniques::ReceiverBuilder {
-    builder.window(8192).pool(8 * 4096).agreed(8192).pages(16 * 4096).timeout(BRIEF)
+    builder.window(8192).pool(8 * 4096).agreed(8192).pages(16 * 4096).exchange_from(8192).timeout(BRIEF)
 }
 
 /// A notice that may be right.
